@@ -1,0 +1,366 @@
+//! Payload memory as an immutable array of segments, and the cursor that moves over it.
+//!
+//! ```text
+//!   Segments (shared, immutable)      BvecIter (24 bytes, the only thing that moves)
+//!   ┌───────┬───────┬───────┐         index ── segment it stands in
+//!   │ vec 0 │ vec 1 │ vec 2 │         done  ── bytes of that segment already behind
+//!   └───────┴───────┴───────┘         bytes ── bytes left
+//! ```
+//!
+//! Invariants:
+//! - I1: a segment is never empty: [`BioVec`] cannot be built with length 0.
+//! - I2: the array never changes after it was built; splitting and cloning share it.
+//! - I3: the memory of all segments is owned by the [`Segments`] and lives as long as they do, so
+//!   a forgotten future or bio keeps it alive and frees nothing that a device may still write.
+//! - I4: Rust references into the memory exist only while one owner holds the [`Segments`]
+//!   ([`Segments::bytes_mut`] asks for `&mut`); everything else copies through raw pointers.
+//!
+//! Source: the facts of the kernel's `include/linux/bvec.h` and `Documentation/block/biovecs.rst`.
+#![expect(unsafe_code, reason = "raw memory segments are made and copied here and nowhere else in this crate")]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::num::NonZeroU32;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use crate::unit::Sector;
+
+/// Memory that payload may live in.
+///
+/// # Safety
+/// `base()..base() + len()` must be readable and writable, must not move, and must stay valid until
+/// the value is dropped; no reference to it may exist while the value is shared.
+pub unsafe trait Memory {
+    /// First byte.
+    fn base(&self) -> NonNull<u8>;
+    /// Length, bytes.
+    fn len(&self) -> usize;
+    /// Whether there is nothing in it.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Plain zeroed heap memory with a chosen alignment: payload where no pool is at hand.
+pub struct HeapMemory {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+impl HeapMemory {
+    /// Allocates `bytes` zeroed bytes at a multiple of `align`.
+    ///
+    /// # Panics
+    /// When `bytes` is 0 or `align` is not a power of two.
+    #[must_use]
+    pub fn new(bytes: usize, align: usize) -> Self {
+        assert!(bytes > 0, "payload memory is never empty");
+        let layout = Layout::from_size_align(bytes, align).expect("alignment is a power of two");
+        // SAFETY: the layout has a size above 0, checked above.
+        let raw = unsafe { alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(raw) else { handle_alloc_error(layout) };
+        Self { base, layout }
+    }
+}
+
+impl Drop for HeapMemory {
+    fn drop(&mut self) {
+        // SAFETY: `base` came from `alloc_zeroed` with this very layout and is freed once.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+// SAFETY: the allocation is owned by the value, does not move with it, and is freed in drop.
+unsafe impl Memory for HeapMemory {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+    fn len(&self) -> usize {
+        self.layout.size()
+    }
+}
+
+/// One segment of payload memory: where it starts and how many bytes it has, never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BioVec {
+    base: NonNull<u8>,
+    bytes: NonZeroU32,
+}
+
+impl BioVec {
+    /// Address of the first byte. Only devices and backends have a use for it.
+    #[must_use]
+    pub fn base(self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Length, bytes; at least 1.
+    #[must_use]
+    pub fn bytes(self) -> u32 {
+        self.bytes.get()
+    }
+
+    fn part(self, skip: u32, bytes: u32) -> Self {
+        assert!(skip + bytes <= self.bytes.get(), "a part of a segment lies inside it");
+        // SAFETY: `skip` is below the segment's length, so the result points into the same memory.
+        let base = unsafe { self.base.add(skip as usize) };
+        Self { base, bytes: NonZeroU32::new(bytes).expect("a part of a segment is not empty") }
+    }
+}
+
+/// Why a segment array was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentsError {
+    /// A segment of length 0 (I1), or no segment at all.
+    Empty,
+    /// A segment that reaches beyond its memory.
+    Outside,
+    /// More than 4 GiB - 1 in all.
+    TooLong,
+}
+
+impl std::fmt::Display for SegmentsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Empty => "a segment is empty: leave it out",
+            Self::Outside => "a segment reaches beyond its memory",
+            Self::TooLong => "the segments hold 4 GiB or more: split the request",
+        })
+    }
+}
+
+impl std::error::Error for SegmentsError {}
+
+/// An immutable array of segments together with the memory they lie in.
+pub struct Segments {
+    vecs: Vec<BioVec>,
+    bytes: u32,
+    /// Length of every segment but the last, when they are all alike; else 0.
+    uniform: u32,
+    memory: Box<dyn Memory>,
+}
+
+impl Segments {
+    /// One segment over the first `bytes` of `memory`.
+    ///
+    /// # Errors
+    /// [`SegmentsError`] when `bytes` is 0 or more than the memory holds.
+    pub fn whole(memory: Box<dyn Memory>, bytes: u32) -> Result<Rc<Self>, SegmentsError> {
+        Self::ranges(memory, &[(0, bytes)])
+    }
+
+    /// Segments over the given `(offset, length)` byte ranges of `memory`, in that order.
+    ///
+    /// # Errors
+    /// [`SegmentsError`] names what is wrong; nothing is built then.
+    pub fn ranges(memory: Box<dyn Memory>, ranges: &[(usize, u32)]) -> Result<Rc<Self>, SegmentsError> {
+        if ranges.is_empty() {
+            return Err(SegmentsError::Empty);
+        }
+        let mut vecs = Vec::with_capacity(ranges.len());
+        let mut total: u32 = 0;
+        for &(offset, bytes) in ranges {
+            let bytes = NonZeroU32::new(bytes).ok_or(SegmentsError::Empty)?;
+            let end = offset.checked_add(bytes.get() as usize).ok_or(SegmentsError::Outside)?;
+            if end > memory.len() {
+                return Err(SegmentsError::Outside);
+            }
+            total = total.checked_add(bytes.get()).ok_or(SegmentsError::TooLong)?;
+            // SAFETY: `offset` lies inside the memory, checked just above.
+            let base = unsafe { memory.base().add(offset) };
+            vecs.push(BioVec { base, bytes });
+        }
+        let uniform = uniform_bytes(&vecs);
+        Ok(Rc::new(Self { vecs, bytes: total, uniform, memory }))
+    }
+
+    /// The segments.
+    #[must_use]
+    pub fn vecs(&self) -> &[BioVec] {
+        &self.vecs
+    }
+
+    /// Length of all segments together, bytes; known without a walk.
+    #[must_use]
+    pub fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// The memory that the segments lie in.
+    #[must_use]
+    pub fn memory(&self) -> &dyn Memory {
+        &*self.memory
+    }
+
+    /// All memory as one slice, for an owner that shares the array with nobody (I4).
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `Memory` promises valid memory for its length; `&mut self` means that no bio,
+        // device or iterator shares this array, so nothing else touches the bytes meanwhile.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.base().as_ptr(), self.memory.len()) }
+    }
+
+    /// Where byte `skip` of the payload stands: O(1) in uniform arrays, else a walk.
+    fn locate(&self, index: u32, done: u32, skip: u64) -> (u32, u32) {
+        if self.uniform > 0 {
+            let at = u64::from(index) * u64::from(self.uniform) + u64::from(done) + skip;
+            let index = at / u64::from(self.uniform);
+            let last = self.vecs.len() as u64 - 1;
+            let index = index.min(last);
+            return (narrow(index), narrow(at - index * u64::from(self.uniform)));
+        }
+        let (mut index, mut at) = (index, u64::from(done) + skip);
+        while let Some(vec) = self.vecs.get(index as usize) {
+            if at < u64::from(vec.bytes()) {
+                break;
+            }
+            at -= u64::from(vec.bytes());
+            index += 1;
+        }
+        (index, narrow(at))
+    }
+}
+
+fn narrow(value: u64) -> u32 {
+    u32::try_from(value).expect("a position inside a segment array fits 32 bits")
+}
+
+fn uniform_bytes(vecs: &[BioVec]) -> u32 {
+    let Some((last, rest)) = vecs.split_last() else { return 0 };
+    let Some(first) = rest.first() else { return last.bytes() };
+    let alike = rest.iter().all(|vec| vec.bytes() == first.bytes()) && last.bytes() <= first.bytes();
+    if alike { first.bytes() } else { 0 }
+}
+
+/// A cursor was asked to move beyond its end; it stands at the end now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PastEnd;
+
+/// The cursor of a request: where on the device, how much is left, where in the segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BvecIter {
+    /// Next sector on the device.
+    pub sector: Sector,
+    /// Bytes left.
+    pub bytes: u64,
+    index: u32,
+    done: u32,
+}
+
+impl BvecIter {
+    /// A cursor over `bytes` bytes that begin `skip` bytes into `segments`.
+    ///
+    /// # Panics
+    /// When the range is not inside the segments.
+    #[must_use]
+    pub fn over(sector: Sector, segments: &Segments, skip: u32, bytes: u32) -> Self {
+        assert!(u64::from(skip) + u64::from(bytes) <= u64::from(segments.bytes), "a bio's payload lies inside its segments");
+        let (index, done) = segments.locate(0, 0, u64::from(skip));
+        Self { sector, bytes: u64::from(bytes), index, done }
+    }
+
+    /// A cursor for an operation without payload.
+    #[must_use]
+    pub fn bare(sector: Sector, bytes: u64) -> Self {
+        Self { sector, bytes, index: 0, done: 0 }
+    }
+
+    /// Moves by `bytes`: O(1) inside a segment and in uniform arrays.
+    ///
+    /// # Errors
+    /// [`PastEnd`] when fewer bytes are left; the cursor then stands at its end.
+    pub fn advance(&mut self, segments: Option<&Segments>, bytes: u64) -> Result<(), PastEnd> {
+        let step = bytes.min(self.bytes);
+        self.sector = Sector(self.sector.0 + (step >> crate::unit::SECTOR_SHIFT));
+        self.bytes -= step;
+        if let Some(segments) = segments {
+            (self.index, self.done) = segments.locate(self.index, self.done, step);
+        }
+        if step < bytes { Err(PastEnd) } else { Ok(()) }
+    }
+
+    /// The segments from here on, cut to what is left.
+    pub fn pieces<'a>(&self, segments: &'a Segments) -> Pieces<'a> {
+        Pieces { vecs: &segments.vecs, index: self.index as usize, done: self.done, left: self.bytes }
+    }
+
+    /// How many segments are left from here on; O(1) where the array is uniform or one is left.
+    #[must_use]
+    pub fn segments_left(&self, segments: &Segments) -> u32 {
+        if segments.uniform > 0 && self.bytes > 0 {
+            return narrow((u64::from(self.done) + self.bytes).div_ceil(u64::from(segments.uniform)));
+        }
+        u32::try_from(self.pieces(segments).count()).expect("arrays hold fewer than 2^32 segments")
+    }
+}
+
+/// Iterator over what is left of a payload, segment by segment.
+#[derive(Clone, Default)]
+pub struct Pieces<'a> {
+    vecs: &'a [BioVec],
+    index: usize,
+    done: u32,
+    left: u64,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = BioVec;
+
+    fn next(&mut self) -> Option<BioVec> {
+        if self.left == 0 {
+            return None;
+        }
+        let vec = *self.vecs.get(self.index)?;
+        let room = u64::from(vec.bytes() - self.done).min(self.left);
+        let piece = vec.part(self.done, narrow(room));
+        self.left -= room;
+        self.index += 1;
+        self.done = 0;
+        Some(piece)
+    }
+}
+
+/// Copies the payload from the cursor on into `to`; returns the bytes copied.
+pub fn copy_out(segments: &Segments, iter: BvecIter, to: &mut [u8]) -> usize {
+    let mut at = 0;
+    for piece in iter.pieces(segments) {
+        let n = (piece.bytes() as usize).min(to.len() - at);
+        let (source, dest) = (piece.base(), &mut to[at..at + n]);
+        // SAFETY: the piece lies in memory that `segments` keeps alive (I3); `copy` allows that
+        // the two overlap; `dest` has exactly `n` bytes.
+        unsafe { std::ptr::copy(source, dest.as_mut_ptr(), n) };
+        at += n;
+        if at == to.len() {
+            break;
+        }
+    }
+    at
+}
+
+/// Copies `from` into the payload from the cursor on; returns the bytes copied.
+pub fn copy_in(segments: &Segments, iter: BvecIter, from: &[u8]) -> usize {
+    let mut at = 0;
+    for piece in iter.pieces(segments) {
+        let n = (piece.bytes() as usize).min(from.len() - at);
+        let (source, dest) = (&from[at..at + n], piece.base());
+        // SAFETY: as in `copy_out`, in the other direction; nobody holds a reference to payload
+        // memory while it is shared (I4).
+        unsafe { std::ptr::copy(source.as_ptr(), dest, n) };
+        at += n;
+        if at == from.len() {
+            break;
+        }
+    }
+    at
+}
+
+/// Fills the payload from the cursor on with zeroes.
+pub fn zero(segments: &Segments, iter: BvecIter) {
+    for piece in iter.pieces(segments) {
+        // SAFETY: the piece lies in memory that `segments` keeps alive (I3), unreferenced (I4).
+        unsafe { std::ptr::write_bytes(piece.base(), 0, piece.bytes() as usize) };
+    }
+}
+
+#[cfg(test)]
+mod tests;
