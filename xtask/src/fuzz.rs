@@ -1,0 +1,61 @@
+//! `cargo xtask fuzz`: every fuzz target for its share of a time budget.
+//!
+//! cargo-fuzz wants a nightly compiler only for its flags; `RUSTC_BOOTSTRAP` lets the stable one take them.
+
+use crate::step::{Count, Step};
+use std::process::Command;
+
+/// Building all targets with the address sanitizer takes a minute on two cores; this is five times that.
+const BUILD_LIMIT_S: u32 = 300;
+
+/// Runs every target, `seconds` in all.
+///
+/// # Errors
+/// Says how many targets failed.
+pub fn run(seconds: u32) -> Result<(), String> {
+    match count(seconds).failed {
+        0 => Ok(()),
+        n => Err(format!("{n} fuzz targets failed; each printed the input that reproduces it")),
+    }
+}
+
+/// Runs every target, `seconds` in all, and counts each as one test. No targets, or no cargo-fuzz, is a failure.
+pub fn count(seconds: u32) -> Count {
+    if !installed() && !Step::new("install cargo-fuzz", 600, &["cargo", "install", "cargo-fuzz", "--locked"]).run() {
+        return Count::one(false);
+    }
+    let targets = targets();
+    let Ok(share) = u32::try_from(targets.len()).map(|n| seconds.checked_div(n).unwrap_or(0).max(1)) else {
+        return Count::one(false);
+    };
+    if targets.is_empty() {
+        eprintln!("xtask: fuzz/Cargo.toml names no fuzz targets");
+        return Count::one(false);
+    }
+    if !fuzz("build fuzz targets", BUILD_LIMIT_S, &["build"]).run() {
+        return Count::one(false);
+    }
+    let mut count = Count::default();
+    for target in &targets {
+        let time = format!("-max_total_time={share}");
+        let words = ["run", target, "--", &time, "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=0"];
+        count.add(fuzz(&format!("fuzz {target}"), share + 120, &words).run_as_one());
+    }
+    count
+}
+
+fn fuzz(name: &str, limit_s: u32, words: &[&str]) -> Step {
+    let mut all = vec!["cargo", "+stable", "fuzz"];
+    all.extend(words);
+    Step::new(name, limit_s, &all).env("RUSTC_BOOTSTRAP", "1")
+}
+
+fn installed() -> bool {
+    Command::new("cargo").args(["fuzz", "--version"]).output().is_ok_and(|out| out.status.success())
+}
+
+fn targets() -> Vec<String> {
+    let out = Command::new("cargo").args(["fuzz", "list"]).current_dir(crate::root()).output();
+    let Ok(out) = out else { return Vec::new() };
+    String::from_utf8_lossy(&out.stdout).lines().map(str::to_owned).collect()
+}

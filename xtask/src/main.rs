@@ -1,0 +1,64 @@
+//! The project's own chores: `cargo xtask check | tidy | test | sim | fuzz`.
+//!
+//! ```text
+//!  main ──▶ check (fmt, clippy, tidy, tests, 200 seeds, docs)      before a commit
+//!      ├──▶ suite (tools ▶ cargo test ▶ real tools ▶ sim ▶ fuzz)   what continuous integration runs
+//!      ├──▶ tidy  (style as a program)
+//!      └──▶ fuzz, sim
+//! ```
+//!
+//! Exit status: 0 when everything passed, 1 when something failed, 2 for wrong arguments.
+#![forbid(unsafe_code)]
+
+mod check;
+mod fuzz;
+mod step;
+mod suite;
+mod tidy;
+mod tools;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+  check             fmt, clippy, tidy, unit tests, 200 simulator seeds, docs
+  tidy              style rules that no other tool checks
+  test              set up what the tests need, run all of them, end with the count
+  sim --seeds A..B  run the simulator over a range of seeds (more arguments are passed on)
+  fuzz [--seconds N]  run every fuzz target, N seconds in all (default 60)";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["check"] => check::run(),
+        ["tidy"] => tidy::run(&root()),
+        ["test"] => suite::run(),
+        ["sim", rest @ ..] if !rest.is_empty() => suite::simulate(rest),
+        ["fuzz"] => fuzz::run(60),
+        ["fuzz", "--seconds", n] => match n.parse() {
+            Ok(seconds) => fuzz::run(seconds),
+            Err(_) => return usage(&format!("--seconds wants a whole number, not \"{n}\"")),
+        },
+        _ => return usage(&format!("not a command: \"{}\"", words.join(" "))),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("xtask: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage(reason: &str) -> ExitCode {
+    eprintln!("xtask: {reason}\n{USAGE}");
+    ExitCode::from(2)
+}
+
+/// The repository's root: the folder above this package.
+fn root() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package).to_path_buf()
+}

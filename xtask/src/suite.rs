@@ -1,0 +1,56 @@
+//! `cargo xtask test`: everything that must pass, ending with one line of totals.
+//!
+//! 1. what the tests need is present, or is installed, or is named and the run fails;
+//! 2. unit, property and documentation tests of every crate;
+//! 3. the binary against real tools and real kernels (package `forebay-tests`);
+//! 4. 2,000 seeds of the simulator;
+//! 5. every fuzz target, 60 seconds in all.
+//!
+//! The limits add up to more than the run takes: on 2 cores it is meant to stay below 15 minutes.
+
+use crate::step::{Count, Step};
+
+/// Runs the whole suite.
+///
+/// # Errors
+/// Says what was missing, or that something failed.
+pub fn run() -> Result<(), String> {
+    crate::tools::provide()?;
+    let mut count = unit_tests();
+    let binary = ["cargo", "build", "--release", "-p", "forebay-cli"];
+    if Step::new("build the binary", 600, &binary).run() {
+        count.add(real_tools());
+    } else {
+        count.add(Count::one(false));
+    }
+    count.add(simulator(600, &["--seeds", "0..2000"]).run_as_one());
+    count.add(crate::fuzz::count(60));
+    println!("{} passed, {} failed", count.passed, count.failed);
+    if count.failed == 0 { Ok(()) } else { Err("the suite failed; see the lines marked FAILED above".to_owned()) }
+}
+
+/// Unit, property and documentation tests of every crate.
+pub fn unit_tests() -> Count {
+    let words = ["cargo", "test", "--release", "--workspace", "--exclude", "forebay-tests", "--no-fail-fast"];
+    Step::new("unit, property and documentation tests", 900, &words).run_counting()
+}
+
+fn real_tools() -> Count {
+    let words = ["cargo", "test", "--release", "-p", "forebay-tests", "--no-fail-fast"];
+    Step::new("real clients and real kernels", 900, &words).run_counting()
+}
+
+/// Runs the simulator with the given arguments, for as long as they ask.
+///
+/// # Errors
+/// When a seed failed or the simulator could not be built.
+pub fn simulate(args: &[&str]) -> Result<(), String> {
+    let week_s = 7 * 24 * 60 * 60; // long ranges are run by hand
+    if simulator(week_s, args).run() { Ok(()) } else { Err("the simulator failed".to_owned()) }
+}
+
+fn simulator(limit_s: u32, args: &[&str]) -> Step {
+    let mut words = vec!["cargo", "run", "--release", "--quiet", "-p", "forebay-sim", "--bin", "forebay-sim", "--"];
+    words.extend(args);
+    Step::new("simulator", limit_s, &words)
+}
