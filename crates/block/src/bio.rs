@@ -287,6 +287,13 @@ impl Bio {
         self.segments().map_or(0, |segments| self.iter().segments_left(segments))
     }
 
+    /// Whether every segment of the payload starts and ends on a multiple of `align` bytes, a
+    /// power of two; true without payload. Answered without a walk.
+    #[must_use]
+    pub fn memory_aligned(&self, align: u32) -> bool {
+        self.segments().is_none_or(|segments| self.iter().is_aligned(segments, align))
+    }
+
     /// The payload memory, segment by segment; empty without payload.
     #[must_use]
     pub fn pieces(&self) -> bvec::Pieces<'_> {

@@ -137,6 +137,8 @@ pub struct Segments {
     bytes: u32,
     /// Length of every segment but the last, when they are all alike; else 0.
     uniform: u32,
+    /// Bits set in any segment's address or length, so that alignment is known without a walk.
+    address_bits: usize,
     memory: Box<dyn Memory>,
 }
 
@@ -171,7 +173,8 @@ impl Segments {
             vecs.push(BioVec { base, bytes });
         }
         let uniform = uniform_bytes(&vecs);
-        Ok(Rc::new(Self { vecs, bytes: total, uniform, memory }))
+        let address_bits = vecs.iter().fold(0, |bits, vec| bits | vec.base() as usize | vec.bytes() as usize);
+        Ok(Rc::new(Self { vecs, bytes: total, uniform, address_bits, memory }))
     }
 
     /// The segments.
@@ -282,6 +285,18 @@ impl BvecIter {
     /// The segments from here on, cut to what is left.
     pub fn pieces<'a>(&self, segments: &'a Segments) -> Pieces<'a> {
         Pieces { vecs: &segments.vecs, index: self.index as usize, done: self.done, left: self.bytes }
+    }
+
+    /// Whether what is left starts and ends on multiples of `align` bytes in every segment.
+    #[must_use]
+    pub fn is_aligned(&self, segments: &Segments, align: u32) -> bool {
+        let mask = u64::from(align) - 1;
+        let rest = if segments.vecs.len() == 1 {
+            u64::from(self.done) | segments.vecs[0].base() as u64
+        } else {
+            segments.address_bits as u64 | u64::from(self.done)
+        };
+        (rest | (self.bytes & 511)) & mask == 0
     }
 
     /// How many segments are left from here on; O(1) where the array is uniform or one is left.

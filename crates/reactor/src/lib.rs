@@ -1,1 +1,29 @@
-//! Placeholder.
+//! One thread's engine: the plug that gathers requests, the turn that lets them go, the backend
+//! that carries them out, and the jobs that wait for them.
+//!
+//! ```text
+//!   mailbox ─▶ poll ready jobs ── submit ─▶ plug ─▶ sort, merge ─▶ backend.enter ─▶ Bio::end ─▶ wake
+//! ```
+//!
+//! What comes before: a device's `submit`. What comes after: the kernel, through a
+//! [`Backend`](backend::Backend). This crate knows only `forebay-block`.
+#![deny(unsafe_code)]
+
+pub mod backend;
+pub mod job;
+pub mod mailbox;
+mod plug;
+pub mod pool;
+pub mod request;
+mod stream;
+
+mod timer;
+pub mod turn;
+
+pub use backend::{Backend, Done, Wait};
+pub use job::JobPool;
+pub use pool::{Buffer, BufferPool};
+pub use request::{DeviceId, Kind, Part, Request, Requests, Tag};
+pub use stream::Step;
+pub use timer::Sleep;
+pub use turn::{Attachment, DeviceCounts, Inline, Reactor, TurnCounts};

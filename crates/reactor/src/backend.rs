@@ -1,0 +1,57 @@
+//! The seam to the world: one object with one virtual call per turn.
+//!
+//! Everything that happens outside the process (devices, sockets, time) goes through a
+//! [`Backend`]. [`Uring`](crate::uring::Uring) and [`Threads`](crate::threads::Threads) are the
+//! real ones; the simulator is a third.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crate::request::{DeviceId, Requests, Tag};
+
+/// How long [`Backend::enter`] may wait for a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// Until something completes, or until this time on the backend's clock when given.
+    Until(Option<Duration>),
+}
+
+/// A request that the backend is done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// Which.
+    pub tag: Tag,
+    /// Bytes moved, 0 for operations that move none, or a negated errno.
+    pub result: i32,
+}
+
+/// The world below a reactor.
+pub trait Backend {
+    /// What it is, for people: `uring`, `threads`, `sim`.
+    fn name(&self) -> &'static str;
+
+    /// Time since an arbitrary start; never runs backwards.
+    fn now(&self) -> Duration;
+
+    /// Makes a device known before its first request. `file` is open until the reactor is gone;
+    /// simulated devices have none.
+    ///
+    /// # Errors
+    /// When the device cannot be used through this backend.
+    fn attach(&mut self, device: DeviceId, file: Option<BorrowedFd<'_>>) -> io::Result<()>;
+
+    /// Offers payload memory that lives until the reactor is gone, so that a backend can register
+    /// it. `base` is an address, `bytes` a length; refusing is no error.
+    fn offer_memory(&mut self, base: usize, bytes: usize);
+
+    /// Starts the requests in `batch`, in that order, and appends what has completed to `done`.
+    /// With [`Wait::Until`] it returns once something completed, the time has come, or a signal
+    /// interrupted it. Requests stay untouched in their slots until they are in `done`.
+    ///
+    /// # Errors
+    /// Only when the backend itself is broken; single requests report errors in `done`.
+    fn enter(&mut self, requests: &Requests, batch: &[Tag], done: &mut Vec<Done>, wait: Wait) -> io::Result<()>;
+}

@@ -1,0 +1,539 @@
+//! The loop of one thread: poll what is ready, unplug, enter the backend once, deliver.
+//!
+//! ```text
+//!   ① poll ready jobs (pools in order of their making) ── submit ─▶ plug
+//!   ② unplug: sort, merge             when nothing is ready, or the plug holds PLUG_DEPTH_MAX
+//!   ③ backend.enter(batch)            waits only if nothing is ready
+//!   ④ completions ─▶ Bio::end ─▶ mark jobs ready
+//! ```
+//!
+//! Invariants:
+//! - I1: a lone bio leaves in the turn that submitted it; nothing waits for company.
+//! - I2: no future is polled and no bio is ended while a list of the reactor is borrowed.
+//! - I3: a merged request that fails or comes back short is retried in its parts; only the bio
+//!   concerned fails.
+//! - I4: completions never run inside `submit` of a device.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use forebay_block::{Bio, Limits, Op, Status, split};
+
+use crate::backend::{Backend, Done, Wait};
+use crate::job::{JobPool, Pollable, Tasks};
+use crate::plug::{Entry, Plug, run_length};
+use crate::request::{DeviceId, Kind, Requests, Stream, Tag};
+use crate::timer::{Sleep, Timers};
+
+/// Bios in the plug that end the polling of jobs for this turn, so that a long turn does not keep
+/// the device idle.
+pub const PLUG_DEPTH_MAX: usize = 256;
+
+/// How often a request that the kernel refused for now is tried again before its bio ends with
+/// [`Status::Again`].
+const RETRIES_MAX: u32 = 100;
+
+/// A device that carries out bios by itself, in memory, without the backend.
+pub trait Inline {
+    /// Does what `bio` asks, at once.
+    fn execute(&self, bio: &Bio) -> Status;
+}
+
+/// What makes a device known to a reactor.
+pub struct Attachment {
+    /// For log lines: a path, or what the device is.
+    pub name: String,
+    /// What the device takes; bios are split to fit.
+    pub limits: Limits,
+    /// The descriptor that carries the I/O; `None` for simulated and inline devices.
+    pub file: Option<Rc<OwnedFd>>,
+    /// Who carries out bios in memory.
+    pub inline: Option<Rc<dyn Inline>>,
+    /// Whether neighbours are merged; off only to measure what merging gains.
+    pub merging: bool,
+}
+
+/// What one device was spared and asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounts {
+    /// Bios that came in, after splitting at the device's limits.
+    pub bios: u64,
+    /// Bytes of reads and writes.
+    pub bytes: u64,
+    /// Requests that went out.
+    pub requests: u64,
+    /// Requests that failed, each part of a merged one for itself.
+    pub errors: u64,
+}
+
+/// What a reactor did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TurnCounts {
+    /// Calls into the backend.
+    pub enters: u64,
+    /// Requests handed to the backend, streams included.
+    pub requests: u64,
+}
+
+struct Device {
+    attachment: Attachment,
+    counts: DeviceCounts,
+    in_flight: usize,
+    held: usize,
+}
+
+struct Core {
+    backend: RefCell<Box<dyn Backend>>,
+    requests: RefCell<Requests>,
+    devices: RefCell<Vec<Device>>,
+    plug: RefCell<Plug>,
+    held: RefCell<Vec<Entry>>,
+    sorted: RefCell<Vec<Entry>>,
+    runs: RefCell<Vec<usize>>,
+    batch: RefCell<Vec<Tag>>,
+    done: RefCell<Vec<Done>>,
+    finished: RefCell<Vec<(Bio, Status)>>,
+    pools: RefCell<Vec<Rc<dyn Pollable>>>,
+    tasks: Rc<Tasks>,
+    timers: Rc<Timers>,
+    now: Rc<Cell<Duration>>,
+    ready: Arc<AtomicBool>,
+    counts: Cell<TurnCounts>,
+}
+
+/// Handle of one thread's engine; cheap to clone, bound to its thread.
+#[derive(Clone)]
+pub struct Reactor(Rc<Core>);
+
+struct RootWake {
+    ready: Arc<AtomicBool>,
+    root: AtomicBool,
+}
+
+impl Wake for RootWake {
+    fn wake(self: Arc<Self>) {
+        self.root.store(true, Ordering::Release);
+        self.ready.store(true, Ordering::Release);
+    }
+}
+
+impl Reactor {
+    /// An engine on the given backend.
+    #[must_use]
+    pub fn new(backend: Box<dyn Backend>) -> Self {
+        let ready = Arc::new(AtomicBool::new(false));
+        let tasks = Rc::new(Tasks::new(Arc::clone(&ready)));
+        let now = Rc::new(Cell::new(backend.now()));
+        Self(Rc::new(Core {
+            backend: RefCell::new(backend),
+            requests: RefCell::default(),
+            devices: RefCell::default(),
+            plug: RefCell::default(),
+            held: RefCell::default(),
+            sorted: RefCell::default(),
+            runs: RefCell::default(),
+            batch: RefCell::default(),
+            done: RefCell::default(),
+            finished: RefCell::default(),
+            pools: RefCell::new(vec![Rc::clone(&tasks) as Rc<dyn Pollable>]),
+            tasks,
+            timers: Rc::default(),
+            now,
+            ready,
+            counts: Cell::default(),
+        }))
+    }
+
+    /// What the backend is, for people.
+    #[must_use]
+    pub fn backend_name(&self) -> &'static str {
+        self.0.backend.borrow().name()
+    }
+
+    /// Time since an arbitrary start, as of the beginning of this turn.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.0.now.get()
+    }
+
+    /// A timer that is ready `after` from now.
+    #[must_use]
+    pub fn sleep(&self, after: Duration) -> Sleep {
+        self.sleep_until(self.now().saturating_add(after))
+    }
+
+    /// A timer that is ready at `deadline` on this reactor's clock.
+    #[must_use]
+    pub fn sleep_until(&self, deadline: Duration) -> Sleep {
+        Sleep::new(Rc::clone(&self.0.timers), Rc::clone(&self.0.now), deadline)
+    }
+
+    /// Makes a pool of `slots` jobs, each made from an argument by `make`.
+    pub fn job_pool<A, F, S>(&self, slots: usize, make: S) -> JobPool<A>
+    where
+        A: 'static,
+        F: Future<Output = ()> + 'static,
+        S: Fn(A) -> F + 'static,
+    {
+        let (pool, pollable) = JobPool::new(slots, Arc::clone(&self.0.ready), make);
+        self.0.pools.borrow_mut().push(pollable);
+        pool
+    }
+
+    /// Starts a long-lived task. Returns false when the reactor has too many.
+    pub fn spawn(&self, task: impl Future<Output = ()> + 'static) -> bool {
+        self.0.tasks.spawn(Box::pin(task))
+    }
+
+    /// Makes a device known.
+    ///
+    /// # Errors
+    /// When the backend cannot use its descriptor, or there are more than 65,535 devices.
+    pub fn attach(&self, attachment: Attachment) -> io::Result<DeviceId> {
+        assert!(attachment.limits.is_valid(), "a device's limits agree with each other");
+        let mut devices = self.0.devices.borrow_mut();
+        let id = u16::try_from(devices.len()).map_err(|_| io::Error::other("more than 65,535 devices on one thread"))?;
+        let id = DeviceId(id);
+        let file = attachment.file.as_ref().map(|file| file.as_fd());
+        self.0.backend.borrow_mut().attach(id, file)?;
+        devices.push(Device { attachment, counts: DeviceCounts::default(), in_flight: 0, held: 0 });
+        Ok(id)
+    }
+
+    /// Offers payload memory to the backend; see [`Backend::offer_memory`].
+    pub fn offer_memory(&self, base: usize, bytes: usize) {
+        self.0.backend.borrow_mut().offer_memory(base, bytes);
+    }
+
+    /// What a device was asked so far.
+    #[must_use]
+    pub fn device_counts(&self, device: DeviceId) -> DeviceCounts {
+        self.0.devices.borrow()[usize::from(device.0)].counts
+    }
+
+    /// What this reactor did so far.
+    #[must_use]
+    pub fn counts(&self) -> TurnCounts {
+        self.0.counts.get()
+    }
+
+    /// Hands a bio to a device: split at its limits, then held in the plug. A bio whose memory the
+    /// device cannot take ends with [`Status::IoError`].
+    pub fn submit(&self, device: DeviceId, mut bio: Bio) {
+        let mut devices = self.0.devices.borrow_mut();
+        let entry = &mut devices[usize::from(device.0)];
+        let limits = entry.attachment.limits;
+        let payload = matches!(bio.op(), Op::Read | Op::Write);
+        if payload && !bio.memory_aligned(limits.memory_align) {
+            drop(devices);
+            return bio.end(Status::IoError);
+        }
+        if !payload || fits(&limits, &bio) {
+            return self.plug(entry, device, bio);
+        }
+        let mut pieces = 0;
+        while bio.bytes() > 0 {
+            let bytes = split::prefix_bytes(&limits, bio.sector(), bio.bytes(), bio.pieces());
+            if bytes == bio.bytes() && pieces == 0 {
+                return self.plug(entry, device, bio);
+            }
+            if bytes == 0 {
+                let part = bio.part(0, bio.bytes());
+                self.0.finished.borrow_mut().push((part, Status::IoError));
+                break;
+            }
+            let front = bio.split_front(bytes);
+            self.plug(entry, device, front);
+            pieces += 1;
+        }
+        drop(devices);
+        bio.end_after_parts();
+    }
+
+    fn plug(&self, entry: &mut Device, device: DeviceId, bio: Bio) {
+        entry.counts.bios += 1;
+        if matches!(bio.op(), Op::Read | Op::Write) {
+            entry.counts.bytes += bio.bytes();
+        }
+        let mut plug = self.0.plug.borrow_mut();
+        plug.add(device, entry.attachment.merging, bio);
+        if entry.held > 0 {
+            // Behind a held bio everything waits, so that order is kept (plug I2).
+            entry.held += 1;
+            let last = plug.take_last();
+            self.0.held.borrow_mut().push(last);
+        }
+    }
+
+    pub(crate) fn submit_stream(&self, kind: Kind, stream: Stream) {
+        let mut requests = self.0.requests.borrow_mut();
+        let tag = requests.take(kind, DeviceId(0), 0, 0);
+        requests.get_mut(tag).stream = Some(stream);
+        self.0.batch.borrow_mut().push(tag);
+    }
+
+    fn poll_jobs(&self) {
+        while self.0.ready.swap(false, Ordering::AcqRel) {
+            let mut at = 0;
+            loop {
+                let pool = self.0.pools.borrow().get(at).cloned();
+                let Some(pool) = pool else { break };
+                pool.poll_ready();
+                at += 1;
+            }
+            if self.0.plug.borrow().len() >= PLUG_DEPTH_MAX {
+                break;
+            }
+        }
+    }
+
+    /// Sorts and merges what is in the plug into requests.
+    fn unplug(&self) {
+        let mut sorted = self.0.sorted.borrow_mut();
+        let mut held = self.0.held.borrow_mut();
+        let mut devices = self.0.devices.borrow_mut();
+        let already_held = held.len();
+        self.0.plug.borrow_mut().sort_into(&mut held, &mut sorted);
+        for entry in &held[already_held..] {
+            devices[usize::from(entry.device.0)].held += 1;
+        }
+        let mut runs = self.0.runs.borrow_mut();
+        let mut rest = sorted.as_slice();
+        while let Some(first) = rest.first() {
+            let limits = &devices[usize::from(first.device.0)].attachment.limits;
+            let length = run_length(rest, limits);
+            runs.push(length);
+            rest = &rest[length..];
+        }
+        let mut entries = sorted.drain(..);
+        for length in runs.drain(..) {
+            self.start_run(&mut devices, entries.by_ref().take(length));
+        }
+        if !held.is_empty() {
+            // Inline devices are done already; nothing in flight will release their held bios.
+            for (at, device) in devices.iter_mut().enumerate().filter(|(_, device)| device.held > 0 && device.in_flight == 0) {
+                let id = DeviceId(u16::try_from(at).expect("device numbers are 16 bits"));
+                self.release_held(&mut held, device, id);
+            }
+        }
+    }
+
+    fn start_run(&self, devices: &mut [Device], mut run: impl Iterator<Item = Entry>) {
+        let first = run.next().expect("a run has an entry");
+        let device = &mut devices[usize::from(first.device.0)];
+        device.counts.requests += 1;
+        if let Some(inline) = &device.attachment.inline {
+            let mut finished = self.0.finished.borrow_mut();
+            for entry in std::iter::once(first).chain(run) {
+                let status = inline.execute(&entry.bio);
+                finished.push((entry.bio, status));
+            }
+            return;
+        }
+        let mut requests = self.0.requests.borrow_mut();
+        let tag = requests.take(first.kind, first.device, first.start * 512, (first.end - first.start) * 512);
+        let request = requests.get_mut(tag);
+        request.bios.push(first.bio);
+        for entry in run {
+            request.bytes += (entry.end - entry.start) * 512;
+            request.bios.push(entry.bio);
+        }
+        device.in_flight += 1;
+        self.0.batch.borrow_mut().push(tag);
+    }
+
+    /// One pass of the loop. With `wait`, sleeps in the backend when nothing else is to be done.
+    ///
+    /// # Errors
+    /// When the backend is broken.
+    pub fn turn(&self, wait: bool) -> io::Result<()> {
+        self.0.now.set(self.0.backend.borrow().now());
+        self.0.timers.fire(self.now());
+        self.poll_jobs();
+        self.unplug();
+        let idle = self.0.finished.borrow().is_empty() && !self.0.ready.load(Ordering::Acquire);
+        let wait = if wait && idle { Wait::Until(self.0.timers.next()) } else { Wait::No };
+        let in_flight = self.0.requests.borrow().in_flight();
+        if in_flight > 0 || wait != Wait::No {
+            let mut batch = self.0.batch.borrow_mut();
+            let mut counts = self.0.counts.get();
+            counts.enters += u64::from(!batch.is_empty() || wait != Wait::No);
+            counts.requests += batch.len() as u64;
+            self.0.counts.set(counts);
+            let requests = self.0.requests.borrow();
+            let mut done = self.0.done.borrow_mut();
+            self.0.backend.borrow_mut().enter(&requests, &batch, &mut done, wait)?;
+            batch.clear();
+        }
+        self.reap();
+        self.deliver();
+        Ok(())
+    }
+
+    /// Turns completions into finished bios and answered streams.
+    fn reap(&self) {
+        let mut done = self.0.done.borrow_mut();
+        for one in done.drain(..) {
+            let mut requests = self.0.requests.borrow_mut();
+            if let Some(stream) = requests.get_mut(one.tag).stream.take() {
+                requests.release(one.tag);
+                stream.reply.result.set(Some((one.result, stream.parts)));
+                if let Some(waker) = stream.reply.waker.take() {
+                    waker.wake();
+                }
+                continue;
+            }
+            self.reap_block(&mut requests, one);
+        }
+    }
+
+    fn reap_block(&self, requests: &mut Requests, one: Done) {
+        let request = requests.get_mut(one.tag);
+        let mut devices = self.0.devices.borrow_mut();
+        let device = &mut devices[usize::from(request.device.0)];
+        let moved = u64::try_from(one.result).unwrap_or(0) & !511;
+        let moves = matches!(request.kind, Kind::Read | Kind::Write { .. });
+        let complete = one.result >= 0 && (!moves || moved >= request.bytes);
+        if !complete {
+            let temporary = matches!(one.result, r if r == -libc::EINTR || r == -libc::EAGAIN);
+            let retry = (temporary && request.retries < RETRIES_MAX) || (moved > 0 && request.bios.len() == 1);
+            if retry {
+                request.retries += u32::from(moved == 0);
+                request.skip += moved;
+                request.offset += moved;
+                request.bytes -= moved;
+                self.0.batch.borrow_mut().push(one.tag);
+                self.0.ready.store(true, Ordering::Release);
+                return;
+            }
+        }
+        device.in_flight -= 1;
+        if complete {
+            let mut finished = self.0.finished.borrow_mut();
+            finished.extend(request.bios.drain(..).map(|bio| (bio, Status::Ok)));
+        } else if request.bios.len() > 1 {
+            let mut plug = self.0.plug.borrow_mut();
+            for bio in request.bios.drain(..) {
+                plug.add(request.device, false, bio);
+            }
+            self.0.ready.store(true, Ordering::Release);
+        } else {
+            device.counts.errors += 1;
+            let status = status_of(one.result);
+            let bio = request.bios.pop().expect("a block request carries a bio");
+            log_failure(&device.attachment.name, &bio, one.result, status);
+            self.0.finished.borrow_mut().push((bio, status));
+        }
+        let device_id = request.device;
+        requests.release(one.tag);
+        if device.held > 0 && device.in_flight == 0 {
+            self.release_held(&mut self.0.held.borrow_mut(), device, device_id);
+        }
+    }
+
+    /// Puts the bios that waited for overlapping ones back into the plug.
+    fn release_held(&self, held: &mut Vec<Entry>, device: &mut Device, id: DeviceId) {
+        let mut plug = self.0.plug.borrow_mut();
+        let mut at = 0;
+        while at < held.len() {
+            if held[at].device == id {
+                let entry = held.remove(at);
+                plug.add(id, device.attachment.merging, entry.bio);
+            } else {
+                at += 1;
+            }
+        }
+        device.held = 0;
+        self.0.ready.store(true, Ordering::Release);
+    }
+
+    /// Ends finished bios, outside of every borrow (I2).
+    fn deliver(&self) {
+        let mut finished = std::mem::take(&mut *self.0.finished.borrow_mut());
+        for (bio, status) in finished.drain(..) {
+            bio.end(status);
+        }
+        let mut place = self.0.finished.borrow_mut();
+        if place.is_empty() {
+            *place = finished;
+        }
+        if self.0.plug.borrow().len() > 0 {
+            self.0.ready.store(true, Ordering::Release);
+        }
+    }
+
+    /// Runs turns until `root` is done.
+    ///
+    /// # Errors
+    /// When the backend is broken.
+    pub fn run<F: Future>(&self, root: F) -> io::Result<F::Output> {
+        let wake = Arc::new(RootWake { ready: Arc::clone(&self.0.ready), root: AtomicBool::new(true) });
+        let waker = Waker::from(Arc::clone(&wake));
+        let mut root = pin!(root);
+        loop {
+            if wake.root.swap(false, Ordering::AcqRel)
+                && let Poll::Ready(output) = root.as_mut().poll(&mut Context::from_waker(&waker))
+            {
+                return Ok(output);
+            }
+            let again = wake.root.load(Ordering::Acquire);
+            self.turn(!again)?;
+        }
+    }
+
+    /// Drops every job, task and queued bio; bios in flight stay with the backend. For the end of
+    /// a process, or of a simulated one.
+    pub fn clear(&self) {
+        let pools: Vec<_> = self.0.pools.borrow().clone();
+        for pool in pools {
+            pool.clear();
+        }
+        self.0.timers.clear();
+        let plugged = std::mem::take(&mut *self.0.plug.borrow_mut());
+        drop(plugged);
+        let held = std::mem::take(&mut *self.0.held.borrow_mut());
+        drop(held);
+        self.deliver();
+    }
+}
+
+/// Whether a bio goes to a device in one piece, answered without a walk over its segments where
+/// possible.
+fn fits(limits: &Limits, bio: &Bio) -> bool {
+    let one_segment = bio.segments_left() == 1 && bio.bytes() <= u64::from(limits.max_segment_bytes);
+    let simple = limits.gap_mask == 0 && limits.chunk_sectors == 0;
+    let unlimited = limits.max_segment_bytes == u32::MAX && bio.segments_left() <= limits.max_segments;
+    simple && bio.bytes() <= u64::from(limits.max_sectors) * 512 && (one_segment || unlimited)
+}
+
+/// What an errno means to whoever asked. A short result without progress is the end of the device.
+fn status_of(result: i32) -> Status {
+    match -result {
+        libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Status::NoSpace,
+        libc::EROFS | libc::EPERM | libc::EBADF => Status::ReadOnly,
+        libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY => Status::Unsupported,
+        libc::EAGAIN | libc::EINTR => Status::Again,
+        libc::ECANCELED => Status::Aborted,
+        _ => Status::IoError,
+    }
+}
+
+fn log_failure(device: &str, bio: &Bio, result: i32, status: Status) {
+    let cause = if result >= 0 {
+        "the device ended before the request did".to_owned()
+    } else {
+        io::Error::from_raw_os_error(-result).to_string()
+    };
+    tracing::warn!("{device}: {:?} of sectors {} failed ({status:?}): {cause}", bio.op(), bio.extent());
+}
+
+#[cfg(test)]
+mod tests;

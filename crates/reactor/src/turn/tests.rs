@@ -1,0 +1,1 @@
+//! Turns on a scripted backend.
