@@ -1,3 +1,4 @@
 //! Placeholder.
 
+pub mod cache;
 pub mod lock;
