@@ -9,20 +9,21 @@
 //!
 //! Invariants:
 //! - I1: a bio is moved, never copied, and ended exactly once. One that is dropped instead ends
-//!   with [`Status::Aborted`].
+//!   with [`Status::Aborted`]. It ends for one: who must wait for somebody else's bio makes a part.
 //! - I2: payload segments are shared with children, never copied; only the cursor is cut.
 //! - I3: a parent ends after its last child, with the first error.
 //! - I4: bios come from a pool of their thread: making and ending one allocates nothing once warm.
 
-use std::cell::{Cell, RefCell};
-use std::future::Future;
-use std::pin::Pin;
+use std::cell::RefCell;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
 use crate::bvec::{self, BvecIter, Segments};
-use crate::target::Target;
 use crate::unit::{Extent, SECTOR_SHIFT, Sector, SectorCount};
+
+mod meet;
+
+use meet::Meet;
+pub use meet::{Call, PartsDone, call, call_with};
 
 /// What a bio asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,6 +42,7 @@ pub enum Op {
 
 /// Modifiers of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "modifiers are independent of each other")]
 pub struct Flags {
     /// The write is durable before it ends.
     pub fua: bool,
@@ -50,6 +52,8 @@ pub struct Flags {
     pub meta: bool,
     /// Write-zeroes must leave the space allocated.
     pub no_unmap: bool,
+    /// End with [`Status::Again`], with nothing done, rather than be cut into several requests.
+    pub no_wait: bool,
 }
 
 /// Result of a bio.
@@ -104,34 +108,6 @@ enum Ender {
     Awaited,
 }
 
-/// Where a bio meets those who wait for it: its awaiting future, or its children.
-#[derive(Default)]
-struct Meet {
-    bio: Cell<Option<Bio>>,
-    waker: Cell<Option<Waker>>,
-    children: Cell<u32>,
-    status: Cell<Status>,
-    abandoned: Cell<bool>,
-}
-
-impl Meet {
-    fn child_ended(self: Rc<Self>, status: Status) {
-        self.status.set(self.status.get().and(status));
-        let left = self.children.get().checked_sub(1).expect("a child ends once (I1)");
-        self.children.set(left);
-        if left > 0 {
-            return;
-        }
-        if let Some(parent) = self.bio.take() {
-            let status = self.status.replace(Status::Ok);
-            drop(self);
-            parent.end(status);
-        } else if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
-}
-
 struct Inner {
     op: Op,
     flags: Flags,
@@ -144,6 +120,7 @@ struct Inner {
 
 thread_local! {
     /// Ended bios of this thread, ready for the next use (I4).
+    #[expect(clippy::vec_box, reason = "a bio moves as one pointer, and the box is what is used again")]
     static POOL: RefCell<Vec<Box<Inner>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -155,7 +132,7 @@ pub struct Bio(Option<Box<Inner>>);
 
 impl Bio {
     fn new(op: Op, iter: BvecIter, segments: Option<Rc<Segments>>) -> Self {
-        let pooled = POOL.with_borrow_mut(Vec::pop);
+        let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
         let mut inner = pooled.unwrap_or_else(|| {
             Box::new(Inner {
                 op,
@@ -226,11 +203,23 @@ impl Bio {
         self
     }
 
-    /// Says who takes the bio back when it ends.
+    /// Says who takes the bio back when it ends. A part that gets its own end this way no longer
+    /// counts as a part of its parent.
+    ///
+    /// # Panics
+    /// When the bio already ends for somebody else (I1).
     #[must_use]
     pub fn on_end(mut self, end: Rc<dyn End>, token: u64) -> Self {
-        self.inner_mut().ender = Ender::Call(end, token);
+        self.set_ender(Ender::Call(end, token));
         self
+    }
+
+    fn set_ender(&mut self, ender: Ender) {
+        match std::mem::replace(&mut self.inner_mut().ender, ender) {
+            Ender::Nobody => {}
+            Ender::Parent(parent) => parent.child_ended(Status::Ok),
+            Ender::Call(..) | Ender::Awaited => panic!("a bio ends for one: wait for a part of it instead (I1)"),
+        }
     }
 
     /// What is asked.
@@ -253,6 +242,7 @@ impl Bio {
 
     /// The cursor.
     #[must_use]
+    #[expect(clippy::iter_not_returning_iterator, reason = "the kernel's word for the cursor")]
     pub fn iter(&self) -> BvecIter {
         self.inner().iter
     }
@@ -309,6 +299,7 @@ impl Bio {
     }
 
     /// Fills the payload of a read from `from`; returns the bytes copied.
+    #[expect(clippy::must_use_candidate, reason = "called for what it does")]
     pub fn copy_in(&self, from: &[u8]) -> usize {
         self.segments().map_or(0, |segments| bvec::copy_in(segments, self.iter(), from))
     }
@@ -331,24 +322,29 @@ impl Bio {
     /// must be given to [`Bio::end_after_parts`], or [`Bio::parts_done`] awaited.
     ///
     /// # Panics
-    /// When the range is not inside the bio, or `skip` is not whole sectors.
+    /// When the range is not inside the bio, or not whole sectors.
     #[must_use]
     pub fn part(&self, skip: u64, bytes: u64) -> Bio {
         let inner = self.inner();
-        assert!(skip + bytes <= inner.iter.bytes, "a part of a bio lies inside it");
+        let end = skip.checked_add(bytes).expect("a part of a bio lies inside it");
+        assert!(end <= inner.iter.bytes, "a part of a bio lies inside it");
         assert!(skip.is_multiple_of(512), "a bio is cut at sectors");
+        assert!(bytes.is_multiple_of(512), "a part of a bio is whole sectors");
         let mut iter = inner.iter;
         iter.advance(inner.segments.as_deref(), skip).expect("inside, checked above");
         iter.bytes = bytes;
         let mut child = Self::new(inner.op, iter, inner.segments.clone());
         child.inner_mut().flags = inner.flags;
-        inner.meet.children.set(inner.meet.children.get() + 1);
+        inner.meet.child_made();
         child.inner_mut().ender = Ender::Parent(Rc::clone(&inner.meet));
         child
     }
 
     /// Cuts this bio short after `bytes` and returns the rest of it as this bio: the front becomes
     /// a child. As the kernel does when it splits at a limit.
+    ///
+    /// # Panics
+    /// When fewer are left, or they are not whole sectors.
     #[must_use]
     pub fn split_front(&mut self, bytes: u64) -> Bio {
         let front = self.part(0, bytes);
@@ -362,26 +358,24 @@ impl Bio {
     /// # Panics
     /// When fewer are left, or they are not whole sectors.
     pub fn advance(&mut self, bytes: u64) {
+        assert!(bytes.is_multiple_of(512), "a bio is cut at sectors");
         let inner = self.inner_mut();
         inner.iter.advance(inner.segments.as_deref(), bytes).expect("only what is there can be done");
     }
 
     /// Ends this bio as soon as all its parts have ended: with the first error (I3).
     pub fn end_after_parts(self) {
-        let meet = Rc::clone(&self.inner().meet);
-        if meet.children.get() == 0 {
-            let status = meet.status.replace(Status::Ok);
-            drop(meet);
-            self.end(status);
-        } else {
-            meet.bio.set(Some(self));
+        match self.inner().meet.take_if_none_left() {
+            Some(status) => self.end(status),
+            None => Rc::clone(&self.inner().meet).park(self),
         }
     }
 
     /// Waits until all parts made so far have ended; their first error, after which the bio can be
     /// cut into parts again.
+    #[must_use = "a future does nothing until it is awaited"]
     pub fn parts_done(&self) -> PartsDone<'_> {
-        PartsDone(&self.inner().meet)
+        PartsDone::new(&self.inner().meet)
     }
 
     /// Gives the bio back to whoever asked, with its result.
@@ -399,16 +393,8 @@ impl Bio {
                 recycle(inner);
                 parent.child_ended(status);
             }
-            Ender::Awaited => {
-                let meet = Rc::clone(&inner.meet);
-                if meet.abandoned.replace(false) {
-                    return recycle(inner);
-                }
-                meet.bio.set(Some(Bio(Some(inner))));
-                if let Some(waker) = meet.waker.take() {
-                    waker.wake();
-                }
-            }
+            Ender::Awaited if inner.meet.was_abandoned() => recycle(inner),
+            Ender::Awaited => Rc::clone(&inner.meet).give_back(Bio(Some(inner))),
         }
     }
 }
@@ -419,7 +405,10 @@ fn recycle(mut inner: Box<Inner>) {
     if Rc::strong_count(&inner.meet) > 1 {
         return;
     }
-    POOL.with_borrow_mut(|pool| {
+    inner.meet.reset();
+    // Bios may outlive the pool while their thread ends; they are freed then.
+    let _ = POOL.try_with(|pool| {
+        let mut pool = pool.borrow_mut();
         if pool.len() < POOL_MAX {
             pool.push(inner);
         }
@@ -433,62 +422,6 @@ impl Drop for Bio {
             self.finish(Status::Aborted);
         } else if let Some(inner) = self.0.take() {
             recycle(inner);
-        }
-    }
-}
-
-/// Future of [`Bio::parts_done`].
-pub struct PartsDone<'a>(&'a Rc<Meet>);
-
-impl Future for PartsDone<'_> {
-    type Output = Status;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Status> {
-        if self.0.children.get() == 0 {
-            return Poll::Ready(self.0.status.replace(Status::Ok));
-        }
-        self.0.waker.set(Some(cx.waker().clone()));
-        Poll::Pending
-    }
-}
-
-/// Future of [`call`].
-pub struct Call(Option<Rc<Meet>>);
-
-/// Submits `bio` at once and returns a future that gives it back when it ended. Look at
-/// [`Bio::status`] then. Dropping the future leaves the bio running; its result is lost.
-pub fn call(target: &dyn Target, bio: Bio) -> Call {
-    call_with(bio, |bio| target.submit(bio))
-}
-
-/// As [`call`], for anything that takes a bio.
-pub fn call_with(mut bio: Bio, submit: impl FnOnce(Bio)) -> Call {
-    let meet = Rc::clone(&bio.inner().meet);
-    bio.inner_mut().ender = Ender::Awaited;
-    submit(bio);
-    Call(Some(meet))
-}
-
-impl Future for Call {
-    type Output = Bio;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Bio> {
-        let meet = self.0.as_ref().expect("a call is not polled after it gave its bio back");
-        if let Some(bio) = meet.bio.take() {
-            self.0 = None;
-            return Poll::Ready(bio);
-        }
-        meet.waker.set(Some(cx.waker().clone()));
-        Poll::Pending
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        if let Some(meet) = self.0.take()
-            && meet.bio.take().is_none()
-        {
-            meet.abandoned.set(true);
         }
     }
 }

@@ -9,7 +9,17 @@
 //!
 //! Invariants:
 //! - I1: a segment is never empty: [`BioVec`] cannot be built with length 0.
-//! - I2: the array never changes after it was built; splitting and cloning share it.
+//! - I2: the array never changes after it was built; splitting and cloning share it. The compiler
+//!   refuses to write to payload that a bio shares:
+//!
+//!   ```compile_fail,E0596
+//!   use forebay_block::{Bio, HeapMemory, Sector, Segments};
+//!
+//!   let segments = Segments::whole(Box::new(HeapMemory::new(4096, 512)), 4096).unwrap();
+//!   let bio = Bio::write(Sector(0), segments.clone(), 0, 4096);
+//!   segments.bytes_mut()[0] = 1; // the array is shared with the bio
+//!   bio.end(forebay_block::Status::Ok);
+//!   ```
 //! - I3: the memory of all segments is owned by the [`Segments`] and lives as long as they do, so
 //!   a forgotten future or bio keeps it alive and frees nothing that a device may still write.
 //! - I4: Rust references into the memory exist only while one owner holds the [`Segments`]
@@ -23,7 +33,10 @@ use std::num::NonZeroU32;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use crate::unit::Sector;
+use crate::unit::{SECTOR_BYTES, SECTOR_SHIFT, Sector};
+
+/// Bits of a byte count that are not whole sectors.
+const SECTOR_MASK: u32 = SECTOR_BYTES - 1;
 
 /// Memory that payload may live in.
 ///
@@ -137,7 +150,8 @@ pub struct Segments {
     bytes: u32,
     /// Length of every segment but the last, when they are all alike; else 0.
     uniform: u32,
-    /// Bits set in any segment's address or length, so that alignment is known without a walk.
+    /// Bits set in the address of any segment, or in a length beyond whole sectors, so that
+    /// alignment is known without a walk.
     address_bits: usize,
     memory: Box<dyn Memory>,
 }
@@ -173,7 +187,7 @@ impl Segments {
             vecs.push(BioVec { base, bytes });
         }
         let uniform = uniform_bytes(&vecs);
-        let address_bits = vecs.iter().fold(0, |bits, vec| bits | vec.base() as usize | vec.bytes() as usize);
+        let address_bits = vecs.iter().fold(0, |bits, vec| bits | vec.base() as usize | (vec.bytes() & SECTOR_MASK) as usize);
         Ok(Rc::new(Self { vecs, bytes: total, uniform, address_bits, memory }))
     }
 
@@ -235,6 +249,36 @@ fn uniform_bytes(vecs: &[BioVec]) -> u32 {
     if alike { first.bytes() } else { 0 }
 }
 
+/// Where the payload of a new request lies.
+#[derive(Clone, Copy)]
+pub enum Source<'a> {
+    /// In an array that is ready.
+    Prepared(&'a Segments),
+    /// In plain memory: runs of (address, bytes).
+    Plain(&'a [(usize, u32)]),
+}
+
+/// Bytes of a memory page, the largest piece of plain memory that is surely one segment.
+const PAGE_BYTES: usize = 4096;
+
+impl Source<'_> {
+    /// How many segments a request must have of its own: none where it borrows a ready array,
+    /// else one for each page that a run touches. Empty runs count for nothing.
+    #[must_use]
+    pub fn segments_to_own(self) -> usize {
+        match self {
+            Self::Prepared(_) => 0,
+            Self::Plain(runs) => {
+                let pages = |&(address, bytes): &(usize, u32)| match bytes as usize {
+                    0 => 0,
+                    bytes => (address % PAGE_BYTES + bytes).div_ceil(PAGE_BYTES),
+                };
+                runs.iter().map(pages).sum()
+            }
+        }
+    }
+}
+
 /// A cursor was asked to move beyond its end; it stands at the end now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PastEnd;
@@ -268,13 +312,18 @@ impl BvecIter {
         Self { sector, bytes, index: 0, done: 0 }
     }
 
-    /// Moves by `bytes`: O(1) inside a segment and in uniform arrays.
+    /// Moves by `bytes`: O(1) inside a segment and in uniform arrays. Steps need not be whole
+    /// sectors as long as the length is: the end stands on a sector, and `sector` is the one that
+    /// holds the next byte.
     ///
     /// # Errors
     /// [`PastEnd`] when fewer bytes are left; the cursor then stands at its end.
     pub fn advance(&mut self, segments: Option<&Segments>, bytes: u64) -> Result<(), PastEnd> {
         let step = bytes.min(self.bytes);
-        self.sector = Sector(self.sector.0 + (step >> crate::unit::SECTOR_SHIFT));
+        // Bytes of the current sector that are behind: with 1,200 left of 1,536, the cursor stands
+        // 336 into its sector, and 200 further is one sector and 24.
+        let behind = self.bytes.wrapping_neg() & u64::from(SECTOR_MASK);
+        self.sector = Sector(self.sector.0 + ((behind + step) >> SECTOR_SHIFT));
         self.bytes -= step;
         if let Some(segments) = segments {
             (self.index, self.done) = segments.locate(self.index, self.done, step);
@@ -283,23 +332,26 @@ impl BvecIter {
     }
 
     /// The segments from here on, cut to what is left.
+    #[must_use]
     pub fn pieces<'a>(&self, segments: &'a Segments) -> Pieces<'a> {
         Pieces { vecs: &segments.vecs, index: self.index as usize, done: self.done, left: self.bytes }
     }
 
-    /// Whether what is left starts and ends on multiples of `align` bytes in every segment.
+    /// Whether what is left starts, in every segment, on a multiple of `align` bytes (a power of
+    /// two), and has lengths that are multiples of `align` or of a sector, whichever is less. A
+    /// walk only where a segment outside of what is left may be the one that is misaligned.
     #[must_use]
     pub fn is_aligned(&self, segments: &Segments, align: u32) -> bool {
         let mask = u64::from(align) - 1;
-        let rest = if segments.vecs.len() == 1 {
-            u64::from(self.done) | segments.vecs[0].base() as u64
-        } else {
-            segments.address_bits as u64 | u64::from(self.done)
-        };
-        (rest | (self.bytes & 511)) & mask == 0
+        let fits = |base: u64, bytes: u64| (base | (bytes & u64::from(SECTOR_MASK))) & mask == 0;
+        fits(segments.address_bits as u64 | u64::from(self.done), self.bytes)
+            || self.pieces(segments).all(|piece| fits(piece.base() as u64, u64::from(piece.bytes())))
     }
 
-    /// How many segments are left from here on; O(1) where the array is uniform or one is left.
+    /// How many segments are left from here on; O(1) where the array is uniform.
+    ///
+    /// # Panics
+    /// Never: arrays hold fewer than 2^32 segments.
     #[must_use]
     pub fn segments_left(&self, segments: &Segments) -> u32 {
         if segments.uniform > 0 && self.bytes > 0 {
@@ -353,6 +405,7 @@ pub fn copy_out(segments: &Segments, iter: BvecIter, to: &mut [u8]) -> usize {
 }
 
 /// Copies `from` into the payload from the cursor on; returns the bytes copied.
+#[expect(clippy::must_use_candidate, reason = "called for what it does")]
 pub fn copy_in(segments: &Segments, iter: BvecIter, from: &[u8]) -> usize {
     let mut at = 0;
     for piece in iter.pieces(segments) {

@@ -21,7 +21,7 @@ pub mod target;
 pub mod unit;
 
 pub use bio::{Bio, End, Flags, Op, Status, call, call_with};
-pub use bvec::{BioVec, BvecIter, HeapMemory, Memory, Segments};
+pub use bvec::{BioVec, BvecIter, HeapMemory, Memory, Segments, Source};
 pub use limits::{Ability, Limits};
 pub use target::{Row, Table, TableError, Target};
 pub use unit::{Extent, SECTOR_BYTES, Sector, SectorCount};

@@ -2,8 +2,8 @@
 //!
 //! The rules, in the order in which they shorten a read or write: the byte limit (counted from the
 //! start of the request), a chunk boundary, the number of segments, the largest segment, the gap
-//! rule. The result is rounded down to the logical block, and to the physical block when the byte
-//! limit was what cut it. Facts: `block/blk-merge.c`, Linux 6.12.
+//! rule. The result is rounded down to the logical block, and so that it ends on a physical block when
+//! the byte limit or a chunk boundary cut it. Facts: `block/blk-merge.c`, Linux 6.12.
 
 use crate::bvec::Pieces;
 use crate::limits::Limits;

@@ -15,6 +15,7 @@ use std::rc::Rc;
 
 use crate::bio::{Bio, Op, Status};
 use crate::limits::{Ability, Limits};
+use crate::split::prefix_bytes;
 use crate::unit::{Extent, SECTOR_SHIFT, Sector, SectorCount};
 
 /// A node of a stack.
@@ -70,8 +71,9 @@ impl std::error::Error for TableError {}
 
 /// Ordered extents, each served by a target; no holes, no overlap; itself a target.
 ///
-/// Bios that are out of range or not whole logical blocks end with [`Status::IoError`]: nothing
-/// below ever sees them.
+/// Bios that are out of range, not whole logical blocks, or in memory that the targets cannot take
+/// end with [`Status::IoError`], and bios that may not wait but would have to be cut with
+/// [`Status::Again`]: nothing below ever sees them.
 pub struct Table {
     rows: Vec<Row>,
     limits: Limits,
@@ -121,7 +123,8 @@ impl Table {
             && bio.bytes() > 0
             && bio.bytes().is_multiple_of(logical)
             && extent.start.to_bytes().is_multiple_of(logical)
-            && bio.segments().is_some() == needs_payload;
+            && bio.segments().is_some() == needs_payload
+            && bio.memory_aligned(self.limits.memory_align);
         let offered = match bio.op() {
             Op::Discard => self.limits.discard != Ability::No,
             Op::WriteZeroes => self.limits.write_zeroes != Ability::No,
@@ -130,8 +133,15 @@ impl Table {
         match (fits, offered) {
             (_, false) => Some(Status::Unsupported),
             (false, true) => Some(Status::IoError),
-            (true, true) => None,
+            (true, true) => (bio.flags().no_wait && self.must_cut(bio)).then_some(Status::Again),
         }
+    }
+
+    /// Whether `bio` would become several requests.
+    fn must_cut(&self, bio: &Bio) -> bool {
+        let fits_row = self.rows.iter().any(|row| row.extent.contains(bio.extent()));
+        let payload = matches!(bio.op(), Op::Read | Op::Write);
+        !fits_row || (payload && prefix_bytes(&self.limits, bio.sector(), bio.bytes(), bio.pieces()) < bio.bytes())
     }
 
     fn flush_all(&self, bio: Bio) {

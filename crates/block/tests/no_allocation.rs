@@ -1,0 +1,126 @@
+//! Warm bios allocate nothing: 100,000 of them through a table that splits each in two.
+
+#![expect(unsafe_code, reason = "a counting allocator is a GlobalAlloc")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use forebay_block::{Bio, End, Extent, HeapMemory, Limits, Row, Sector, SectorCount, Segments, Status, Table, Target, call};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: everything is done by the system's allocator; counting touches no memory of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract, which is the system allocator's own.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as in `alloc`.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Keeps what it is given until asked to end it, as a device does.
+#[derive(Default)]
+struct Later(RefCell<Vec<Bio>>);
+
+impl Target for Later {
+    fn kind(&self) -> &'static str {
+        "later"
+    }
+    fn limits(&self) -> Limits {
+        Limits::unlimited()
+    }
+    fn sectors(&self) -> SectorCount {
+        SectorCount(1000)
+    }
+    fn submit(&self, bio: Bio) {
+        self.0.borrow_mut().push(bio);
+    }
+}
+
+impl Later {
+    fn end_one(&self) {
+        let bio = self.0.borrow_mut().pop();
+        bio.expect("a bio is there").end(Status::Ok);
+    }
+}
+
+#[derive(Default)]
+struct Count(Cell<u64>);
+
+impl End for Count {
+    fn bio_ended(&self, bio: Bio, _token: u64) {
+        assert!(bio.status().is_ok());
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+fn two_rows() -> ([Rc<Later>; 2], Table) {
+    let below = [Rc::new(Later::default()), Rc::new(Later::default())];
+    let row = |start, target: &Rc<Later>| Row {
+        extent: Extent::new(Sector(start), SectorCount(1000)),
+        target: Rc::clone(target) as Rc<dyn Target>,
+    };
+    let table = Table::new(vec![row(0, &below[0]), row(1000, &below[1])]).expect("the rows follow each other");
+    (below, table)
+}
+
+fn end_both(below: &[Rc<Later>; 2]) {
+    for target in below {
+        target.end_one();
+    }
+}
+
+/// One test, because the counter counts for the whole process.
+#[test]
+fn a_hundred_thousand_warm_bios_allocate_nothing() {
+    let (below, table) = two_rows();
+    let segments = Segments::whole(Box::new(HeapMemory::new(8192, 512)), 8192).expect("8 KiB fit");
+    let count = Rc::new(Count::default());
+    let end: Rc<dyn End> = Rc::clone(&count) as Rc<dyn End>;
+    let ended = |bios: u64| {
+        for _ in 0..bios {
+            table.submit(Bio::write(Sector(996), Rc::clone(&segments), 0, 4096).on_end(Rc::clone(&end), 0));
+            end_both(&below);
+        }
+    };
+    let awaited = |bios: u64| {
+        let mut cx = Context::from_waker(Waker::noop());
+        for number in 0..bios {
+            let mut call = pin!(call(&table, Bio::read(Sector(996), Rc::clone(&segments), 0, 4096)));
+            assert!(call.as_mut().poll(&mut cx).is_pending());
+            if number % 3 == 0 {
+                // Nobody waits for this one any more: it must still return to the pool.
+                call.set(call_nobody());
+            }
+            end_both(&below);
+            let ready = call.as_mut().poll(&mut cx);
+            assert!(matches!(ready, Poll::Ready(bio) if bio.status().is_ok()));
+        }
+    };
+    ended(100);
+    awaited(100);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    ended(50_000);
+    awaited(50_000);
+    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+    assert_eq!(count.0.get(), 50_100);
+}
+
+/// A call that is over at once.
+fn call_nobody() -> forebay_block::bio::Call {
+    forebay_block::call_with(Bio::flush(), |bio| bio.end(Status::Ok))
+}
