@@ -52,25 +52,29 @@ pub struct BadRequestMagic {
 ///
 /// # Errors
 /// [`BadRequestMagic`], after which the connection must be closed without an answer.
+#[inline]
 pub fn parse_request(input: &[u8], framing: Framing) -> Result<Option<(RequestHeader, usize)>, BadRequestMagic> {
-    let extended = framing == Framing::Extended;
-    let mut reader = Reader(input);
-    let Some(magic) = reader.u32() else {
-        return Ok(None);
-    };
-    if magic != if extended { MAGIC_REQUEST_EXTENDED } else { MAGIC_REQUEST } {
-        return Err(BadRequestMagic { magic });
+    let (magic_expected, bytes) = if framing == Framing::Extended { (MAGIC_REQUEST_EXTENDED, 32) } else { (MAGIC_REQUEST, 28) };
+    match Reader(input).u32() {
+        None => return Ok(None),
+        Some(magic) if magic != magic_expected => return Err(BadRequestMagic { magic }),
+        Some(_) => {}
     }
-    Ok(parse_fields(reader, extended))
+    // Cut to its length first: the reads of the fields then need no checks of their own.
+    Ok(input.get(..bytes).and_then(parse_fields).map(|header| (header, bytes)))
 }
 
-fn parse_fields(mut reader: Reader<'_>, extended: bool) -> Option<(RequestHeader, usize)> {
+/// Reads the fields of a request header of either length.
+#[inline]
+fn parse_fields(bytes: &[u8]) -> Option<RequestHeader> {
+    let mut reader = Reader(bytes);
+    reader.u32()?;
     let flags = CommandFlags::from_bits(reader.u16()?);
     let kind = reader.u16()?;
     let cookie = reader.u64()?;
     let offset = reader.u64()?;
-    let (length, bytes) = if extended { (reader.u64()?, 32) } else { (u64::from(reader.u32()?), 28) };
-    Some((RequestHeader { flags, kind, cookie, offset, length }, bytes))
+    let length = if bytes.len() == 32 { reader.u64()? } else { u64::from(reader.u32()?) };
+    Some(RequestHeader { flags, kind, cookie, offset, length })
 }
 
 /// What a request wants.
@@ -217,6 +221,7 @@ impl Session {
 
     /// Judges one request.
     #[must_use]
+    #[inline]
     pub fn judge(&self, header: &RequestHeader) -> Verdict {
         if header.kind == cmd::DISC {
             return Verdict::Disconnect;
@@ -241,6 +246,7 @@ impl Session {
     }
 
     /// Bytes of payload behind the header, or why the connection cannot go on.
+    #[inline]
     fn payload(&self, header: &RequestHeader) -> Result<u32, Refused> {
         let marked = header.flags.contains(CommandFlags::PAYLOAD_LEN);
         let carries = match self.framing {
@@ -261,6 +267,7 @@ impl Session {
     }
 
     /// The command, if it is known, offered and its flags are allowed.
+    #[inline]
     fn command(&self, header: &RequestHeader) -> Result<Command, Refused> {
         let flags = header.flags;
         let (command, allowed, needed) = match header.kind {
@@ -314,6 +321,7 @@ impl Session {
     }
 
     /// Checks offset and length of a request.
+    #[inline]
     fn range(&self, header: &RequestHeader, command: Command) -> Result<(), Refused> {
         let (offset, length) = (header.offset, header.length);
         if command == Command::Flush {

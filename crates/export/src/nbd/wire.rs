@@ -271,3 +271,63 @@ impl PutWire for Vec<u8> {
         self.extend_from_slice(&value.to_be_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! The numbers a second time, as the protocol document lists them, so that a slip shows.
+
+    use super::*;
+
+    #[test]
+    fn option_and_answer_numbers_are_those_of_the_protocol() {
+        let options = [opt::EXPORT_NAME, opt::ABORT, opt::LIST, opt::STARTTLS, opt::INFO, opt::GO];
+        assert_eq!(options, [1, 2, 3, 5, 6, 7]);
+        let options = [opt::STRUCTURED_REPLY, opt::LIST_META_CONTEXT, opt::SET_META_CONTEXT, opt::EXTENDED_HEADERS];
+        assert_eq!(options, [8, 9, 10, 11]);
+        assert_eq!([rep::ACK, rep::SERVER, rep::INFO, rep::META_CONTEXT], [1, 2, 3, 4]);
+        let refusals = [rep::ERR_UNSUP, rep::ERR_INVALID, rep::ERR_UNKNOWN, rep::ERR_SHUTDOWN];
+        assert_eq!(refusals, [0x8000_0001, 0x8000_0003, 0x8000_0006, 0x8000_0007]);
+        let refusals = [rep::ERR_BLOCK_SIZE_REQD, rep::ERR_TOO_BIG, rep::ERR_EXT_HEADER_REQD];
+        assert_eq!(refusals, [0x8000_0008, 0x8000_0009, 0x8000_000a]);
+        assert_eq!([info::EXPORT, info::NAME, info::DESCRIPTION, info::BLOCK_SIZE], [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn command_and_chunk_numbers_are_those_of_the_protocol() {
+        let commands = [cmd::READ, cmd::WRITE, cmd::DISC, cmd::FLUSH, cmd::TRIM, cmd::CACHE];
+        assert_eq!(commands, [0, 1, 2, 3, 4, 5]);
+        assert_eq!([cmd::WRITE_ZEROES, cmd::BLOCK_STATUS], [6, 7]);
+        let chunks = [chunk::NONE, chunk::OFFSET_DATA, chunk::OFFSET_HOLE, chunk::BLOCK_STATUS];
+        assert_eq!(chunks, [0, 1, 2, 5]);
+        assert_eq!([chunk::BLOCK_STATUS_EXT, chunk::ERROR, chunk::ERROR_OFFSET], [6, 0x8001, 0x8002]);
+    }
+
+    #[test]
+    fn flags_have_the_bits_of_the_protocol() {
+        for (flag, bits) in [
+            (TransmissionFlags::HAS_FLAGS, 0x001),
+            (TransmissionFlags::READ_ONLY, 0x002),
+            (TransmissionFlags::SEND_FLUSH, 0x004),
+            (TransmissionFlags::SEND_FUA, 0x008),
+            (TransmissionFlags::SEND_TRIM, 0x020),
+            (TransmissionFlags::SEND_WRITE_ZEROES, 0x040),
+            (TransmissionFlags::SEND_DF, 0x080),
+            (TransmissionFlags::CAN_MULTI_CONN, 0x100),
+            (TransmissionFlags::SEND_CACHE, 0x400),
+            (TransmissionFlags::SEND_FAST_ZERO, 0x800),
+        ] {
+            assert_eq!(flag.bits(), bits);
+        }
+        for (flag, bits) in [
+            (CommandFlags::FUA, 1),
+            (CommandFlags::NO_HOLE, 2),
+            (CommandFlags::DF, 4),
+            (CommandFlags::REQ_ONE, 8),
+            (CommandFlags::FAST_ZERO, 16),
+            (CommandFlags::PAYLOAD_LEN, 32),
+        ] {
+            assert_eq!(flag.bits(), bits);
+        }
+        assert_eq!([handshake_flag::FIXED_NEWSTYLE, handshake_flag::NO_ZEROES], [1, 2]);
+    }
+}
