@@ -1,0 +1,149 @@
+//! The built `forebay` as a process of its own: started, found by its URI, killed by its process id.
+//!
+//! 1. The binary is `$FOREBAY_BIN` when that is set; otherwise `cargo build -p forebay-cli` makes it, once.
+//! 2. The server dies with the thread that started it, whatever happens to the test.
+
+use crate::run::{self, Ended};
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+const START_LIMIT: Duration = Duration::from_secs(20);
+const STOP_LIMIT: Duration = Duration::from_mins(1);
+
+/// The path of the built binary.
+pub fn binary() -> &'static str {
+    static BINARY: OnceLock<String> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        if let Ok(path) = std::env::var("FOREBAY_BIN") {
+            return path;
+        }
+        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+        let out = Command::new(cargo).args(["build", "--release", "-p", "forebay-cli"]).output().expect("cargo is installed");
+        assert!(out.status.success(), "cannot build the binary: {}", String::from_utf8_lossy(&out.stderr));
+        // This test runs from TARGET/release/deps/NAME; the binary stands in TARGET/release.
+        let me = std::env::current_exe().expect("a running program has a path");
+        let folder = me.parent().and_then(|deps| deps.parent()).expect("tests run from the target folder");
+        folder.join("forebay").to_str().expect("a plain path").to_owned()
+    })
+}
+
+/// Runs the binary to its end.
+pub fn forebay(args: &[&str]) -> Ended {
+    let mut words = vec![binary()];
+    words.extend(args);
+    run::outcome(60, &words)
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    uris: Vec<String>,
+}
+
+impl Server {
+    /// Starts `forebay serve` with these arguments and waits until it has printed `exports` NBD URIs.
+    /// Its output goes to files whose names start with `log`.
+    pub fn start(log: &str, exports: usize, args: &[&str]) -> Self {
+        let mut server = Self::spawn(log, args);
+        server.uris = run::wait_for("the server's URIs", START_LIMIT, || {
+            let ended = server.child.try_wait().expect("a child can be waited for");
+            let uris = uris(&server.stdout());
+            let all = uris.len() >= exports;
+            assert!(all || ended.is_none(), "the server ended: {args:?}\n{}{}", server.stdout(), server.stderr());
+            all.then_some(uris)
+        });
+        server
+    }
+
+    /// Starts `forebay serve` without waiting for anything.
+    pub fn spawn(log: &str, args: &[&str]) -> Self {
+        let (stdout, stderr) = (PathBuf::from(format!("{log}.out")), PathBuf::from(format!("{log}.err")));
+        let file = |path: &PathBuf| File::create(path).unwrap_or_else(|error| panic!("cannot make {}: {error}", path.display()));
+        // No `timeout` in between: the process id must be the server's own.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", binary(), "serve"]).args(args);
+        command.stdin(Stdio::null()).stdout(file(&stdout)).stderr(file(&stderr));
+        let child = command.spawn().expect("setpriv is installed");
+        Self { child, stdout, stderr, uris: Vec::new() }
+    }
+
+    /// The first URI that it printed.
+    pub fn uri(&self) -> &str {
+        self.uris.first().expect("the server was started with an export")
+    }
+
+    /// All URIs that it printed, in order.
+    pub fn uris(&self) -> &[String] {
+        &self.uris
+    }
+
+    /// Process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Everything on standard output so far.
+    pub fn stdout(&self) -> String {
+        fs::read_to_string(&self.stdout).unwrap_or_default()
+    }
+
+    /// Everything on standard error so far.
+    pub fn stderr(&self) -> String {
+        fs::read_to_string(&self.stderr).unwrap_or_default()
+    }
+
+    /// Kills it with SIGKILL and waits until the kernel is done with it.
+    pub fn kill(mut self) {
+        self.child.kill().expect("a child can be killed");
+        self.child.wait().expect("a child can be waited for");
+    }
+
+    /// Asks it to leave with SIGTERM; it must do so with status 0.
+    pub fn stop(mut self) {
+        self.terminate();
+        let ended = self.wait();
+        assert_eq!(ended.code, 0, "the server did not leave cleanly\n{}{}", ended.stdout, ended.stderr);
+    }
+
+    /// Sends SIGTERM and returns at once.
+    pub fn terminate(&mut self) {
+        let id = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a process id");
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("a child can be signalled");
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> Ended {
+        let status =
+            run::wait_for("the server to leave", STOP_LIMIT, || self.child.try_wait().expect("a child can be waited for"));
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1);
+        Ended { code, stdout: self.stdout(), stderr: self.stderr() }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.wait();
+    }
+}
+
+/// Every complete word of the text that is an NBD URI.
+fn uris(text: &str) -> Vec<String> {
+    let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
+    let words = complete.split_whitespace();
+    let mut found: Vec<String> = Vec::new();
+    for word in words.filter(|word| word.starts_with("nbd://") || word.starts_with("nbd+unix://")) {
+        let word = word.trim_matches(|c| matches!(c, '\'' | '"' | ',')).to_owned();
+        if !found.contains(&word) {
+            found.push(word);
+        }
+    }
+    found
+}
