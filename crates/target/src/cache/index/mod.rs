@@ -7,13 +7,14 @@
 //!
 //! Together they take at most 32 bytes for each block of the cache, whatever its state.
 
+pub mod age;
 pub mod alloc;
 mod chunk;
 pub mod map;
 mod tree;
 
 pub use alloc::{FreeSpace, SlotRun};
-pub use map::{ExtentMap, Extents, Piece, Pieces};
+pub use map::{ExtentMap, Extents, MapBuilder, Piece, Pieces};
 
 /// Index of a cache block on the origin, in units of the cache's block size; below 2^48.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

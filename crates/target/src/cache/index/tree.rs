@@ -36,32 +36,6 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// A tree of entries that come sorted and apart, in full chunks.
-    pub(super) fn from_sorted(entries: impl Iterator<Item = Entry>) -> Self {
-        let mut spare = Spare::default();
-        let mut count = 0;
-        let mut end = 0;
-        let mut chunks = Vec::new();
-        let mut chunk = Chunk::new();
-        for entry in entries {
-            assert!(entry.origin() >= end, "origin block {} is out of order", entry.origin());
-            end = entry.end();
-            count += 1;
-            if chunk.capacity() == 0 {
-                chunk = spare.take(CHUNK_MAX);
-            }
-            chunk.push(entry);
-            if chunk.len() == CHUNK_MAX {
-                chunks.push((chunk[0].origin(), std::mem::take(&mut chunk)));
-            }
-        }
-        if !chunk.is_empty() {
-            spare.shrink(&mut chunk);
-            chunks.push((chunk[0].origin(), chunk));
-        }
-        Self { chunks: chunks.into_iter().collect(), spare, entries: count }
-    }
-
     /// Number of entries.
     pub(super) fn entries(&self) -> u64 {
         self.entries
@@ -383,6 +357,53 @@ impl Tree {
             entries += chunk.len() as u64;
         }
         assert_eq!(entries, self.entries);
+    }
+}
+
+/// Makes a tree of entries that come sorted and apart, in full chunks.
+#[derive(Default)]
+pub(super) struct TreeBuilder {
+    /// Keys and full chunks.
+    full: Vec<(u64, Chunk)>,
+    /// The chunk that is being filled.
+    chunk: Chunk,
+    spare: Spare,
+    entries: u64,
+    end: u64,
+}
+
+impl TreeBuilder {
+    /// Adds an entry behind all others.
+    pub(super) fn push(&mut self, entry: Entry) {
+        assert!(entry.origin() >= self.end, "origin block {} is out of order", entry.origin());
+        self.end = entry.end();
+        if let Some(last) = self.chunk.last_mut()
+            && last.joins(entry)
+        {
+            *last = last.grown(entry.count());
+            return;
+        }
+        if self.chunk.len() == CHUNK_MAX {
+            self.close_chunk();
+        }
+        if self.chunk.capacity() == 0 {
+            self.chunk = self.spare.take(CHUNK_MAX);
+        }
+        self.chunk.push(entry);
+        self.entries += 1;
+    }
+
+    /// The tree.
+    pub(super) fn finish(mut self) -> Tree {
+        if !self.chunk.is_empty() {
+            self.spare.shrink(&mut self.chunk);
+            self.close_chunk();
+        }
+        Tree { chunks: self.full.into_iter().collect(), spare: self.spare, entries: self.entries }
+    }
+
+    fn close_chunk(&mut self) {
+        self.full.push((self.chunk[0].origin(), std::mem::take(&mut self.chunk)));
     }
 }
 

@@ -157,10 +157,13 @@ fn random_steps_agree_with_one_cell_per_block() {
         }
         assert_eq!(piece_cells(&map, 0, BLOCKS), model.cells(0, BLOCKS));
         assert_eq!(map.used_blocks(), model.cells(0, BLOCKS).len() as u64);
-        let rebuilt = ExtentMap::from_sorted(map.extents_from(OriginBlock(0)));
+        let mut builder = MapBuilder::new();
+        map.extents_from(OriginBlock(0)).for_each(|extent| builder.push(extent));
+        let rebuilt = builder.finish();
         rebuilt.check();
         assert_eq!(piece_cells(&rebuilt, 0, BLOCKS), model.cells(0, BLOCKS));
-        assert_eq!((rebuilt.used_blocks(), rebuilt.extents()), (map.used_blocks(), map.extents()));
+        assert_eq!(rebuilt.used_blocks(), map.used_blocks());
+        assert!(rebuilt.extents() <= map.extents());
     }
 }
 
