@@ -106,6 +106,8 @@ struct Core {
     timers: Rc<Timers>,
     now: Rc<Cell<Duration>>,
     ready: Arc<AtomicBool>,
+    /// Whether the future of [`Reactor::run`] was woken; jobs do not take this away.
+    root_woken: Arc<AtomicBool>,
     counts: Cell<TurnCounts>,
 }
 
@@ -115,7 +117,7 @@ pub struct Reactor(Rc<Core>);
 
 struct RootWake {
     ready: Arc<AtomicBool>,
-    root: AtomicBool,
+    root: Arc<AtomicBool>,
 }
 
 impl Wake for RootWake {
@@ -148,6 +150,7 @@ impl Reactor {
             timers: Rc::default(),
             now,
             ready,
+            root_woken: Arc::default(),
             counts: Cell::default(),
         }))
     }
@@ -359,7 +362,8 @@ impl Reactor {
         self.0.timers.fire(self.now());
         self.poll_jobs();
         self.unplug();
-        let idle = self.0.finished.borrow().is_empty() && !self.0.ready.load(Ordering::Acquire);
+        let woken = self.0.ready.load(Ordering::Acquire) || self.0.root_woken.load(Ordering::Acquire);
+        let idle = self.0.finished.borrow().is_empty() && !woken;
         let wait = if wait && idle { Wait::Until(self.0.timers.next()) } else { Wait::No };
         let in_flight = self.0.requests.borrow().in_flight();
         if in_flight > 0 || wait != Wait::No {
@@ -475,7 +479,9 @@ impl Reactor {
     /// # Errors
     /// When the backend is broken.
     pub fn run<F: Future>(&self, root: F) -> io::Result<F::Output> {
-        let wake = Arc::new(RootWake { ready: Arc::clone(&self.0.ready), root: AtomicBool::new(true) });
+        let root_woken = Arc::clone(&self.0.root_woken);
+        root_woken.store(true, Ordering::Release);
+        let wake = Arc::new(RootWake { ready: Arc::clone(&self.0.ready), root: root_woken });
         let waker = Waker::from(Arc::clone(&wake));
         let mut root = pin!(root);
         loop {
@@ -484,8 +490,7 @@ impl Reactor {
             {
                 return Ok(output);
             }
-            let again = wake.root.load(Ordering::Acquire);
-            self.turn(!again)?;
+            self.turn(true)?;
         }
     }
 
