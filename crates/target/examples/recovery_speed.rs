@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use forebay_block::SectorCount;
-use forebay_target::cache::disk::{ENTRY_BYTES, Entry, Geometry, Recovery, SEQ_FREE};
+use forebay_target::cache::disk::{Entry, Geometry, Recovery, SEQ_FREE};
 
 /// A name, and the origin block and sequence number of each slot.
 type Case = (&'static str, fn(&mut Rng, u32) -> Vec<(u64, u64)>);
@@ -33,29 +33,29 @@ fn main() {
     let blocks: u32 = std::env::args().nth(1).map_or(1 << 22, |word| word.parse().expect("BLOCKS is a number"));
     let device_bytes = u64::from(blocks) * (4096 + 16) + 8192;
     let geometry = Geometry::for_device(device_bytes, 0, 4096).expect("the device is large enough");
-    println!("{blocks} blocks, {} MiB of entries; best of 9", blocks as usize * ENTRY_BYTES >> 20);
+    println!("{blocks} blocks, {} MiB of entries; best of 9", u64::from(blocks) >> 16);
     for (name, make) in CASES {
         let media: Vec<u8> = make(&mut Rng::with_seed(1), geometry.blocks())
             .into_iter()
             .flat_map(|(block, seq)| Entry { origin_sector: block.saturating_mul(8), seq }.encode())
             .collect();
         let mut times: Vec<_> = (0..9).map(|_| recover(&geometry, &media)).collect();
-        times.sort();
+        times.sort_by_key(|&(total, ..)| total);
         let (total, feed, extents, bytes) = times[0];
         let ns = |time: Duration| time.as_secs_f64() * 1e9 / f64::from(geometry.blocks());
         println!(
             "{name:26} feed {:5.2} ns, finish {:5.2} ns, total {:5.2} ns an entry = {:5.2} GB/s; {extents} extents, {:.2} bytes a block",
             ns(feed),
-            ns(total - feed),
+            ns(total.saturating_sub(feed)),
             ns(total),
-            ENTRY_BYTES as f64 / ns(total),
-            bytes as f64 / f64::from(geometry.blocks()),
+            16.0 / ns(total),
+            bytes / f64::from(geometry.blocks()),
         );
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
-fn recover(geometry: &Geometry, media: &[u8]) -> (Duration, Duration, u64, usize) {
+fn recover(geometry: &Geometry, media: &[u8]) -> (Duration, Duration, u64, f64) {
     let start = Instant::now();
     let mut recovery = Recovery::new(geometry, 1 << 40, SectorCount(geometry.cache_bytes() / 512 * 4));
     for part in media.chunks(1 << 20) {
@@ -64,5 +64,7 @@ fn recover(geometry: &Geometry, media: &[u8]) -> (Duration, Duration, u64, usize
     let feed = start.elapsed();
     let recovered = recovery.finish();
     let total = start.elapsed();
-    (total, feed, recovered.map.extents(), recovered.map.memory_bytes() + recovered.free.memory_bytes())
+    let kib = (recovered.map.memory_bytes() + recovered.free.memory_bytes()).div_ceil(1024);
+    let bytes = f64::from(u32::try_from(kib).expect("a cache of this machine")) * 1024.0;
+    (total, feed, recovered.map.extents(), bytes)
 }

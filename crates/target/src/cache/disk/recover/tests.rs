@@ -1,6 +1,6 @@
 //! Recovery against a map that looks at one entry after the other.
 
-#![expect(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
+#![expect(clippy::cast_possible_truncation, clippy::indexing_slicing, reason = "the numbers of these tests are small")]
 
 use std::collections::{BTreeMap, BTreeSet};
 
