@@ -1,4 +1,13 @@
 //! Placeholder.
 
+mod below;
 pub mod cache;
+pub mod delay;
+pub mod error;
+pub mod flaky;
+pub mod linear;
 pub mod lock;
+pub mod stats;
+pub mod stripe;
+
+pub use below::BuildError;

@@ -61,7 +61,9 @@ impl LockRange {
         self.start + self.count
     }
 
-    fn overlaps(self, other: LockRange) -> bool {
+    /// Whether the two share a block.
+    #[must_use]
+    pub fn overlaps(self, other: LockRange) -> bool {
         self.start < other.end() && other.start < self.end()
     }
 }

@@ -163,15 +163,12 @@ proptest! {
             }
             for (id, mut lock) in std::mem::take(&mut waiting) {
                 let at = line.iter().position(|(other, _)| *other == id).unwrap();
-                match poll(&mut lock, &bell) {
-                    Some(guard) => {
-                        prop_assert!(model_held(&line, at));
-                        held.push((id, guard));
-                    }
-                    None => {
-                        prop_assert!(!model_held(&line, at));
-                        waiting.push((id, lock));
-                    }
+                let guard = poll(&mut lock, &bell);
+                prop_assert_eq!(guard.is_some(), model_held(&line, at));
+                if let Some(guard) = guard {
+                    held.push((id, guard));
+                } else {
+                    waiting.push((id, lock));
                 }
             }
             prop_assert_eq!(locks.in_use(), (held.len(), waiting.len()));
