@@ -1,1 +1,15 @@
-//! Placeholder.
+//! The simulated world in which Forebay's targets are proven: never shipped.
+//!
+//! ```text
+//!   cache/  ── seeded requests ──▶ Target under test ──▶ world/ (disks, faults, power, time)
+//!     │                                                     │
+//!     └── check/ (what a read may return) ◀── crash, restart, read everything back
+//! ```
+//!
+//! One seed is one run on one thread; everything in it follows from the seed, so that a failure is
+//! replayed by its number alone.
+#![forbid(unsafe_code)]
+
+pub mod check;
+pub mod run;
+pub mod world;

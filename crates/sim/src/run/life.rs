@@ -1,0 +1,365 @@
+//! The lives of one seed, one after the other, and what happens in each.
+
+use std::cell::{Cell, RefCell};
+use std::future::pending;
+use std::rc::Rc;
+
+use fastrand::Rng;
+use forebay_block::{Bio, Sector, call};
+use forebay_reactor::{BufferPool, Reactor};
+
+use super::client::{Client, Ledger};
+use super::load::Load;
+use super::{Disturbed, Opened, Outcome, Subject, Totals};
+use crate::check::{Act, Model, POISON, SECTOR};
+use crate::world::{Cut, Stop, World};
+
+/// Lives for a thousand requests, about.
+const LIVES: u64 = 20;
+/// Sectors read at once when everything is read back.
+const READ_BACK: usize = 512;
+/// Lives of one seed at most, those that end while they recover included.
+const LIVES_MAX: u64 = 400;
+/// Errors in a row after which a life is ended.
+const ERRORS_MAX: u32 = 12;
+
+/// A seed's run in the making.
+struct Run<'a> {
+    world: World,
+    subject: &'a dyn Subject,
+    load: Load,
+    faults: bool,
+    ledger: Rc<Ledger>,
+    pool: BufferPool,
+    rng: Rng,
+    requests: u64,
+    crashes: u64,
+}
+
+/// What a life does, decided when it begins.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    /// Faults may happen while it opens and reads back.
+    faults_in_recovery: bool,
+    /// Faults may happen at all.
+    faults: bool,
+    /// Requests until a cut is set.
+    requests: u64,
+    /// Device steps from there to the cut.
+    steps: u64,
+    cut: Cut,
+    /// The cut may already strike while it recovers.
+    cut_in_recovery: bool,
+    /// It ends in order instead, and the cut comes afterwards.
+    leave: bool,
+    /// The last one: everything healthy, drained in the end.
+    last: bool,
+}
+
+/// Runs `requests` requests of `load` against `subject` in `world`.
+pub fn run(seed: u64, world: World, subject: &dyn Subject, load: Load, model: Model, faults: bool, requests: u64) -> Outcome {
+    let ledger = Rc::new(Ledger {
+        seed,
+        model: RefCell::new(model),
+        failure: RefCell::default(),
+        checks: Cell::new(0),
+        requests: Cell::new(0),
+    });
+    let rng = Rng::with_seed(seed ^ 0x11FE);
+    let mut run = Run { world, subject, load, faults, ledger, pool: BufferPool::default(), rng, requests, crashes: 0 };
+    run.lives();
+    let counts = run.world.counts();
+    Outcome {
+        totals: Totals {
+            seeds: 1,
+            requests: run.ledger.requests.get(),
+            crashes: run.crashes,
+            device_ios: counts.requests,
+            faults: counts.faults,
+            checks: run.ledger.checks.get(),
+        },
+        digest: run.world.digest(),
+        failure: run.ledger.failure.take(),
+    }
+}
+
+impl Run<'_> {
+    fn lives(&mut self) {
+        let mut lives = 0;
+        while self.ledger.requests.get() < self.requests && !self.ledger.failed() {
+            lives += 1;
+            if lives > LIVES_MAX {
+                return self.ledger.fail(format!("{LIVES_MAX} lives were not enough for {} requests", self.requests));
+            }
+            let plan = self.plan();
+            self.live(plan);
+        }
+        let last = Plan { faults_in_recovery: false, faults: false, last: true, leave: true, cut: Cut::Power, ..self.plan() };
+        for _ in 0..2 {
+            if !self.ledger.failed() {
+                self.world.heal();
+                self.live(last);
+            }
+        }
+    }
+
+    fn plan(&mut self) -> Plan {
+        let rng = &mut self.rng;
+        let requests = rng.u64(0..=2 * (self.requests / LIVES));
+        let power = rng.u32(0..4) > 0;
+        Plan {
+            faults: self.faults && rng.u32(0..4) > 0,
+            faults_in_recovery: self.faults && rng.u32(0..4) == 0,
+            requests,
+            steps: 1 << rng.u64(0..8),
+            cut: if power { Cut::Power } else { Cut::Kill },
+            cut_in_recovery: rng.u32(0..5) == 0,
+            leave: rng.u32(0..12) == 0,
+            last: false,
+        }
+    }
+
+    /// One life, from opening to the cut.
+    fn live(&mut self, plan: Plan) {
+        let reactor = self.world.restart();
+        let client = Client::new(&self.world, &self.ledger, &self.pool);
+        self.world.note(&[5], || format!("---- a life begins: {plan:?}"));
+        self.world.set_faults(plan.faults_in_recovery);
+        if plan.faults_in_recovery {
+            client.expect_errors();
+        }
+        let steps = self.rng.u64(0..=plan.steps);
+        if plan.cut_in_recovery && !plan.last {
+            self.world.cut_after(plan.cut, steps);
+        }
+        let mut life = Life {
+            world: self.world.clone(),
+            reactor: reactor.clone(),
+            ledger: Rc::clone(&self.ledger),
+            client: Rc::clone(&client),
+            pool: self.pool.clone(),
+            load: self.load.clone(),
+            rng: self.rng.fork(),
+            requests: self.requests,
+            plan,
+            steps,
+        };
+        let opened = Rc::new(RefCell::new(None));
+        let place = Rc::clone(&opened);
+        let opening = self.subject.open(&self.world, &reactor, &self.pool);
+        let bottom = self.subject.bottom();
+        let root = async move {
+            let target = match opening.await {
+                Ok(target) => target,
+                Err(reason) => return life.did_not_open(&reason).await,
+            };
+            *place.borrow_mut() = Some(Rc::clone(&target));
+            life.live(&*target, bottom).await;
+        };
+        let result = reactor.run(root);
+        client.die();
+        let opened = opened.take();
+        self.account(result.is_ok(), opened.as_ref());
+        reactor.clear();
+    }
+
+    /// Notes how a life ended.
+    fn account(&mut self, came_to_end: bool, opened: Option<&Rc<dyn Opened>>) {
+        match self.world.stop() {
+            Some(Stop::Cut(cut)) => {
+                self.crashes += 1;
+                let mut model = self.ledger.model.borrow_mut();
+                if let Some(target) = opened {
+                    model.set_atomic(target.atomic_block_sectors());
+                }
+                model.cut(cut);
+            }
+            Some(stop) => self.ledger.fail(format!("{stop:?}")),
+            None if came_to_end => {}
+            None => self.ledger.fail("the reactor gave up without a reason".to_owned()),
+        }
+    }
+}
+
+/// One life: what its root future needs.
+struct Life {
+    world: World,
+    reactor: Reactor,
+    ledger: Rc<Ledger>,
+    client: Rc<Client>,
+    pool: BufferPool,
+    load: Load,
+    rng: Rng,
+    requests: u64,
+    plan: Plan,
+    steps: u64,
+}
+
+impl Life {
+    async fn did_not_open(&self, reason: &str) {
+        self.world.note(&[6], || format!("did not open: {reason}"));
+        if !self.plan.faults_in_recovery {
+            return self.ledger.fail(format!("a healthy world did not open: {reason}"));
+        }
+        self.end_now().await;
+    }
+
+    /// Ends the life at once.
+    async fn end_now(&self) {
+        self.world.cut_now(self.plan.cut);
+        pending().await
+    }
+
+    async fn live(&mut self, opened: &dyn Opened, bottom: Option<usize>) {
+        if !self.read_back(opened).await {
+            if self.ledger.failed() {
+                return;
+            }
+            return self.end_now().await;
+        }
+        if !self.plan.last {
+            self.world.set_faults(self.plan.faults);
+            if self.plan.faults {
+                self.client.expect_errors();
+            }
+            self.load(opened).await;
+        }
+        if self.ledger.failed() {
+            return;
+        }
+        if self.plan.last {
+            self.drain(opened, bottom).await;
+        }
+        if self.plan.leave {
+            self.client.idle().await;
+            self.leave(opened).await;
+        }
+        if !self.ledger.failed() {
+            self.end_now().await;
+        }
+    }
+
+    /// Reads the whole device and holds it against what may have survived. False where that was
+    /// not possible, because of a fault or a failure.
+    async fn read_back(&mut self, opened: &dyn Opened) -> bool {
+        let sectors = self.ledger.model.borrow().len();
+        let mut first = 0;
+        while first < sectors {
+            let count = READ_BACK.min(sectors - first);
+            let bytes = count * SECTOR;
+            let mut buffer = self.pool.take(bytes);
+            buffer.bytes_mut()[..bytes].fill(POISON);
+            let length = u32::try_from(bytes).expect("a piece of the device is small");
+            let bio = Bio::read(Sector(first as u64), Rc::clone(buffer.segments()), 0, length);
+            let status = call(opened.target(), bio).await.status();
+            if !status.is_ok() {
+                if !self.plan.faults_in_recovery {
+                    self.ledger.fail(format!("reading back {first}+{count} failed with {status:?} in a healthy world"));
+                }
+                return false;
+            }
+            self.ledger.count_checks(count);
+            let observed = self.ledger.model.borrow_mut().observe(first, &buffer.bytes_mut()[..bytes]);
+            if let Err(violation) = observed {
+                self.ledger.fail(violation.to_string());
+                return false;
+            }
+            first += count;
+        }
+        self.world.note(&[7], || "everything read back".to_owned());
+        if let Err(violation) = self.ledger.model.borrow_mut().settle() {
+            self.ledger.fail(violation.to_string());
+            return false;
+        }
+        true
+    }
+
+    /// Sends requests until the life's cut has struck or enough were sent.
+    async fn load(&mut self, opened: &dyn Opened) {
+        let end = (self.ledger.requests.get() + self.plan.requests).min(self.requests);
+        let mut last = 0;
+        let mut armed = self.plan.leave;
+        while !self.ledger.failed() && self.ledger.requests.get() < self.requests {
+            if self.ledger.requests.get() >= end && !armed {
+                armed = true;
+                self.world.cut_after(self.plan.cut, self.steps);
+            }
+            if self.plan.leave && self.ledger.requests.get() >= end {
+                return;
+            }
+            if self.client.errors.get() > ERRORS_MAX && opened.is_latched() {
+                return;
+            }
+            self.maybe_pause().await;
+            if self.rng.u32(0..1000) < self.load.disturb_per_mille {
+                self.disturb(opened).await;
+                continue;
+            }
+            if self.client.in_flight() >= self.load.depth {
+                self.client.change().await;
+                continue;
+            }
+            let ask = self.load.ask(&mut self.rng);
+            let sectors = self.load.sectors(&mut self.rng, last);
+            last = sectors.end;
+            self.client.send(opened.target(), ask, sectors);
+        }
+        if !self.ledger.failed() {
+            self.client.idle().await;
+        }
+    }
+
+    async fn maybe_pause(&mut self) {
+        if self.rng.u32(0..1000) < self.load.pauses_per_mille {
+            let time = std::time::Duration::from_micros(self.rng.u64(0..self.load.pause_max_ms * 1000));
+            self.reactor.sleep(time).await;
+        }
+    }
+
+    async fn disturb(&mut self, opened: &dyn Opened) {
+        let number = self.rng.u64(..);
+        let op = self.ledger.model.borrow_mut().begin(Act::Flush, 0..0);
+        let result = opened.disturb(number).await;
+        self.world.note(&[8, number, u64::from(result.is_ok())], || format!("disturbed: {result:?}"));
+        if let Err(reason) = &result
+            && !self.plan.faults
+            && !self.plan.faults_in_recovery
+        {
+            self.ledger.fail(format!("a healthy target did not let itself be disturbed: {reason}"));
+        }
+        self.ledger.model.borrow_mut().end(op, result == Ok(Disturbed::Flushed));
+    }
+
+    async fn leave(&mut self, opened: &dyn Opened) {
+        let op = self.ledger.model.borrow_mut().begin(Act::Flush, 0..0);
+        let result = opened.leave().await;
+        self.world.note(&[9, u64::from(result.is_ok())], || format!("left in order: {result:?}"));
+        if let Err(reason) = &result
+            && !self.plan.faults
+            && !self.plan.faults_in_recovery
+        {
+            self.ledger.fail(format!("a healthy target did not stop: {reason}"));
+        }
+        self.ledger.model.borrow_mut().end(op, result.is_ok());
+    }
+
+    /// With all disks healthy: everything gets to the bottom disk, and is right there.
+    async fn drain(&mut self, opened: &dyn Opened, bottom: Option<usize>) {
+        let begin = self.world.now();
+        if let Err(reason) = opened.drain().await {
+            return self.ledger.fail(format!("a healthy target did not drain: {reason}"));
+        }
+        let took = self.world.now().saturating_sub(begin);
+        self.world.note(&[10], || format!("drained in {took:?}"));
+        if took.as_secs() > 600 {
+            self.ledger.fail(format!("draining took {took:?}"));
+        }
+        let Some(bottom) = bottom else { return };
+        let model = self.ledger.model.borrow();
+        let checked = self.world.look(bottom, |bytes| model.check_idle(0, &bytes[..model.len() * SECTOR]));
+        self.ledger.count_checks(model.len());
+        if let Err(violation) = checked {
+            self.ledger.fail(format!("on the bottom disk after draining: {violation}"));
+        }
+    }
+}

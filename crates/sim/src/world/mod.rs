@@ -1,0 +1,351 @@
+//! The simulated world: disks, faults, power and time behind the one seam that a reactor has.
+//!
+//! ```text
+//!   Reactor ── enter(batch) ──▶ SimBackend ─▶ fate, latency ─▶ Clock ─▶ effect ─▶ done
+//!                                   │                             │
+//!                                   └── every step may be the one at which the power goes
+//! ```
+//!
+//! Invariants:
+//! - I1: everything follows from the seed: one generator, one thread, no wall clock.
+//! - I2: time jumps only when the reactor has nothing to do.
+//! - I3: once a life has ended ([`World::stop`]), nothing reaches a disk until [`World::restart`].
+//!
+//! A *life* is the time of one [`Reactor`]: from [`World::restart`] to the end of the process, a
+//! kill or a power cut. Disks outlive it. Steps are counted in device steps: a request submitted,
+//! taking effect, or done.
+
+mod clock;
+mod digest;
+mod disk;
+mod fault;
+mod flight;
+mod target;
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use forebay_reactor::{Backend, DeviceId, Done, Reactor, Requests, Tag, Wait};
+
+use clock::Clock;
+use disk::Disk;
+use flight::Flight;
+
+pub use digest::Digest;
+pub use disk::DiskOptions;
+pub use fault::FaultOptions;
+pub use target::SimDisk;
+
+/// Turns of one world after which it is taken to be caught in a loop.
+const TURNS_MAX: u64 = 20_000_000;
+
+/// How a life ends early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Everything that is not durable may be lost.
+    Power,
+    /// The process dies; the disks keep what they had done.
+    Kill,
+}
+
+/// Why a reactor was stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// As planned with [`World::cut_after`].
+    Cut(Cut),
+    /// Nothing is in flight, no timer is set, and somebody still waits.
+    Deadlock,
+    /// More turns than any seed needs.
+    Runaway,
+    /// The layers above asked a disk for what no layer may ask.
+    Misuse(String),
+}
+
+/// What a world counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorldCounts {
+    /// Requests that reached a disk.
+    pub requests: u64,
+    /// Faults injected.
+    pub faults: u64,
+    /// Power cuts and kills.
+    pub cuts: u64,
+}
+
+/// A world to be made.
+#[derive(Clone, Debug)]
+pub struct WorldOptions {
+    /// Where all chance comes from.
+    pub seed: u64,
+    /// The disks, in the order of their numbers.
+    pub disks: Vec<DiskOptions>,
+    /// Deliver completions one by one, so that every step of every job meets every other.
+    pub yield_always: bool,
+    /// Let requests take effect some time before they are done.
+    pub early_effect: bool,
+    /// Print every event.
+    pub trace: bool,
+}
+
+pub(crate) struct State {
+    rng: Rng,
+    clock: Clock,
+    disks: Vec<Disk>,
+    routes: Vec<usize>,
+    attaching: usize,
+    flights: Vec<Option<Flight>>,
+    done_requests: u64,
+    cut: Option<(Cut, u64)>,
+    cut_now: Option<Cut>,
+    stop: Option<Stop>,
+    turns: u64,
+    counts: WorldCounts,
+    digest: Digest,
+    yield_always: bool,
+    early_effect: bool,
+    trace: bool,
+}
+
+/// The world; clones are the same world.
+#[derive(Clone)]
+pub struct World(Rc<RefCell<State>>);
+
+impl World {
+    /// A world whose disks hold zeroes.
+    #[must_use]
+    pub fn new(options: WorldOptions) -> Self {
+        Self(Rc::new(RefCell::new(State {
+            rng: Rng::with_seed(options.seed),
+            clock: Clock::default(),
+            disks: options.disks.into_iter().map(Disk::new).collect(),
+            routes: Vec::new(),
+            attaching: 0,
+            flights: Vec::new(),
+            done_requests: 0,
+            cut: None,
+            cut_now: None,
+            stop: None,
+            turns: 0,
+            counts: WorldCounts::default(),
+            digest: Digest::default(),
+            yield_always: options.yield_always,
+            early_effect: options.early_effect,
+            trace: options.trace,
+        })))
+    }
+
+    /// Begins a life: an engine over the disks as they are now.
+    #[must_use]
+    pub fn restart(&self) -> Reactor {
+        let mut state = self.0.borrow_mut();
+        state.stop = None;
+        state.cut = None;
+        state.cut_now = None;
+        state.routes.clear();
+        drop(state);
+        Reactor::new(Box::new(SimBackend(self.clone())))
+    }
+
+    /// Attaches disk number `at` to a reactor of this world.
+    ///
+    /// # Panics
+    /// When there is no such disk.
+    #[must_use]
+    pub fn disk(&self, reactor: &Reactor, at: usize) -> Rc<SimDisk> {
+        let options = {
+            let mut state = self.0.borrow_mut();
+            state.attaching = at;
+            state.disks[at].options.clone()
+        };
+        Rc::new(SimDisk::attach(reactor, &options))
+    }
+
+    /// Ends the life with the device step that follows after `steps` others; it still happens.
+    pub fn cut_after(&self, cut: Cut, steps: u64) {
+        self.0.borrow_mut().cut = Some((cut, steps));
+    }
+
+    /// Ends the life as soon as its reactor has nothing more to do at once.
+    pub fn cut_now(&self, cut: Cut) {
+        self.0.borrow_mut().cut_now = Some(cut);
+    }
+
+    /// Why the life ended, if the world ended it.
+    #[must_use]
+    pub fn stop(&self) -> Option<Stop> {
+        self.0.borrow().stop.clone()
+    }
+
+    /// Puts content on a disk before anything runs.
+    pub fn preset(&self, disk: usize, fill: impl FnOnce(&mut [u8])) {
+        self.0.borrow_mut().disks[disk].preset(fill);
+    }
+
+    /// Looks at what a read of a whole disk would return now.
+    pub fn look<T>(&self, disk: usize, look: impl FnOnce(&[u8]) -> T) -> T {
+        look(self.0.borrow().disks[disk].newest())
+    }
+
+    /// Switches the faults of all disks on or off.
+    pub fn set_faults(&self, on: bool) {
+        for disk in &mut self.0.borrow_mut().disks {
+            disk.faults.on = on;
+        }
+    }
+
+    /// Repairs all disks: no faults any more.
+    pub fn heal(&self) {
+        for disk in &mut self.0.borrow_mut().disks {
+            disk.faults.heal();
+        }
+    }
+
+    /// Simulated time since the world began.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.0.borrow().clock.now()
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn counts(&self) -> WorldCounts {
+        let state = self.0.borrow();
+        WorldCounts { faults: state.disks.iter().map(|disk| disk.faults.injected).sum(), ..state.counts }
+    }
+
+    /// The fingerprint of all events so far.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        self.0.borrow().digest
+    }
+
+    /// Adds something that happened above the disks to the fingerprint, and to the trace.
+    pub fn note(&self, numbers: &[u64], text: impl FnOnce() -> String) {
+        self.0.borrow_mut().note(numbers, text);
+    }
+}
+
+impl State {
+    pub(crate) fn note(&mut self, numbers: &[u64], text: impl FnOnce() -> String) {
+        for &number in numbers {
+            self.digest.add(number);
+        }
+        if self.trace {
+            println!("{:>14.6} {}", self.clock.now().as_secs_f64() * 1e3, text());
+        }
+    }
+
+    /// Counts a device step; how the life ends when it is the last.
+    fn step(&mut self) -> Option<Cut> {
+        let (cut, left) = self.cut.as_mut()?;
+        if *left > 0 {
+            *left -= 1;
+            return None;
+        }
+        Some(*cut)
+    }
+
+    fn end_life(&mut self, requests: &Requests, cut: Cut) {
+        let in_flight = self.writes_in_flight(requests);
+        self.note(&[0xC07, cut as u64], || format!("==== {cut:?} ===="));
+        self.counts.cuts += 1;
+        for (disk, writes) in self.disks.iter_mut().zip(in_flight) {
+            match cut {
+                Cut::Power => disk.power_cut(&mut self.rng, writes),
+                Cut::Kill => disk.process_killed(&mut self.rng, writes, self.done_requests),
+            }
+        }
+        self.flights.clear();
+        self.clock.forget();
+        self.stop = Some(Stop::Cut(cut));
+    }
+
+    fn stopped(&self) -> io::Result<()> {
+        match &self.stop {
+            None => Ok(()),
+            Some(stop) => Err(io::Error::other(format!("{stop:?}"))),
+        }
+    }
+
+    fn enter(&mut self, requests: &Requests, batch: &[Tag], done: &mut Vec<Done>, wait: Wait) -> io::Result<()> {
+        self.stopped()?;
+        self.turns += 1;
+        if self.turns > TURNS_MAX {
+            self.stop = Some(Stop::Runaway);
+        }
+        for &tag in batch {
+            self.submit(requests, tag);
+            self.stopped()?;
+        }
+        if let Some(cut) = self.cut_now {
+            self.end_life(requests, cut);
+        }
+        self.stopped()?;
+        let nanoseconds = self.rng.u64(200..5_000);
+        self.clock.pass(Duration::from_nanos(nanoseconds));
+        self.deliver(requests, done)?;
+        let Wait::Until(deadline) = wait else { return Ok(()) };
+        while done.is_empty() {
+            match (self.clock.next(), deadline) {
+                (None, None) => {
+                    self.stop = Some(Stop::Deadlock);
+                    return self.stopped();
+                }
+                (Some(next), deadline) if deadline.is_none_or(|deadline| next <= deadline) => self.clock.jump_to(next),
+                (_, Some(deadline)) => {
+                    self.clock.jump_to(deadline);
+                    return Ok(());
+                }
+                (Some(_), None) => {}
+            }
+            self.deliver(requests, done)?;
+        }
+        Ok(())
+    }
+
+    /// Does what is due by now; one completion at most where everything is to interleave.
+    fn deliver(&mut self, requests: &Requests, done: &mut Vec<Done>) -> io::Result<()> {
+        while !self.yield_always || done.is_empty() {
+            let Some((tag, step)) = self.clock.take_due() else { break };
+            self.happen(requests, tag, step, done);
+            self.stopped()?;
+        }
+        Ok(())
+    }
+}
+
+/// The world as a reactor sees it.
+struct SimBackend(World);
+
+impl Backend for SimBackend {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn attach(&mut self, device: DeviceId, _file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let mut state = self.0.0.borrow_mut();
+        let disk = state.attaching;
+        if state.routes.len() != usize::from(device.0) {
+            return Err(io::Error::other("devices of a simulated reactor are attached in order"));
+        }
+        state.routes.push(disk);
+        Ok(())
+    }
+
+    fn offer_memory(&mut self, _base: usize, _bytes: usize) {}
+
+    fn enter(&mut self, requests: &Requests, batch: &[Tag], done: &mut Vec<Done>, wait: Wait) -> io::Result<()> {
+        self.0.0.borrow_mut().enter(requests, batch, done, wait)
+    }
+}
+
+#[cfg(test)]
+mod tests;
