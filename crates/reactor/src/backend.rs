@@ -43,8 +43,8 @@ pub trait Backend {
     /// When the device cannot be used through this backend.
     fn attach(&mut self, device: DeviceId, file: Option<BorrowedFd<'_>>) -> io::Result<()>;
 
-    /// Offers payload memory that lives until the reactor is gone, so that a backend can register
-    /// it. `base` is an address, `bytes` a length; refusing is no error.
+    /// Offers payload memory that stays mapped until the backend is gone, so that it can be
+    /// registered. `base` is an address, `bytes` a length; refusing is no error.
     fn offer_memory(&mut self, base: usize, bytes: usize);
 
     /// Starts the requests in `batch`, in that order, and appends what has completed to `done`.
@@ -54,4 +54,10 @@ pub trait Backend {
     /// # Errors
     /// Only when the backend itself is broken; single requests report errors in `done`.
     fn enter(&mut self, requests: &Requests, batch: &[Tag], done: &mut Vec<Done>, wait: Wait) -> io::Result<()>;
+}
+
+/// The system's monotonic clock, which both real backends count from their start.
+pub(crate) fn monotonic() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::try_from(now).expect("the monotonic clock is not negative")
 }

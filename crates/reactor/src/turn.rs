@@ -30,6 +30,7 @@ use forebay_block::{Bio, Limits, Op, Status, split};
 use crate::backend::{Backend, Done, Wait};
 use crate::job::{JobPool, Pollable, Tasks};
 use crate::plug::{Entry, Plug, run_length};
+use crate::pool::Mapping;
 use crate::request::{DeviceId, Kind, Requests, Stream, Tag};
 use crate::timer::{Sleep, Timers};
 
@@ -91,7 +92,9 @@ struct Device {
 }
 
 struct Core {
+    /// The first to be dropped: it waits for the kernel to let go of the memory of all others.
     backend: RefCell<Box<dyn Backend>>,
+    memory: RefCell<Vec<Rc<Mapping>>>,
     requests: RefCell<Requests>,
     devices: RefCell<Vec<Device>>,
     plug: RefCell<Plug>,
@@ -136,6 +139,7 @@ impl Reactor {
         let now = Rc::new(Cell::new(backend.now()));
         Self(Rc::new(Core {
             backend: RefCell::new(backend),
+            memory: RefCell::default(),
             requests: RefCell::default(),
             devices: RefCell::default(),
             plug: RefCell::default(),
@@ -211,9 +215,10 @@ impl Reactor {
         Ok(id)
     }
 
-    /// Offers payload memory to the backend; see [`Backend::offer_memory`].
-    pub fn offer_memory(&self, base: usize, bytes: usize) {
-        self.0.backend.borrow_mut().offer_memory(base, bytes);
+    /// Offers payload memory to the backend, and keeps it mapped as long as the backend lives.
+    pub(crate) fn offer_memory(&self, memory: &Rc<Mapping>) {
+        self.0.memory.borrow_mut().push(Rc::clone(memory));
+        self.0.backend.borrow_mut().offer_memory(memory.base().as_ptr() as usize, memory.bytes());
     }
 
     /// What a device was asked so far.

@@ -1,0 +1,115 @@
+//! Memory mapped in one piece: aligned to 2 MiB and advised to be made of huge pages, which makes
+//! it cheaper to map, to walk and to register.
+
+use std::io;
+use std::ptr::NonNull;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// Size and alignment of a huge page, bytes.
+pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Size of the smallest page of any Linux, bytes.
+const PAGE_BYTES: usize = 4096;
+
+/// A private, zeroed mapping that is unmapped on drop.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Mapping {
+    /// Maps `bytes`, rounded up to whole huge pages; nothing is touched yet.
+    ///
+    /// # Errors
+    /// When the system has no such range.
+    pub(crate) fn new(bytes: usize) -> io::Result<Self> {
+        let bytes = bytes.max(1).checked_next_multiple_of(HUGE_PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+        let length = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new private mapping at an address of the kernel's choice disturbs nothing.
+        let start = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, protection, MapFlags::PRIVATE) }?;
+        let start: *mut u8 = start.cast();
+        let lead = start.align_offset(HUGE_PAGE_BYTES);
+        let unused = [(0, lead), (lead + bytes, HUGE_PAGE_BYTES - lead)];
+        for (offset, length) in unused.into_iter().filter(|&(_, length)| length > 0) {
+            let start = start.wrapping_add(offset);
+            // SAFETY: the range lies in the mapping just made, outside the part that is kept.
+            unsafe { rustix::mm::munmap(start.cast(), length) }?;
+        }
+        let base = NonNull::new(start.wrapping_add(lead)).expect("a mapping is not at address 0");
+        let mapping = Self { base, bytes };
+        // SAFETY: advice on the mapping's own range; it does not change what is in it. Where huge
+        // pages are switched off, small ones do as well.
+        let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
+        Ok(mapping)
+    }
+
+    /// Brings every page into memory, so that the first use of none costs a page fault.
+    fn touch(&mut self) -> io::Result<()> {
+        let base = self.base.as_ptr();
+        // SAFETY: advice on the mapping's own range; it leaves the content as it is.
+        match unsafe { rustix::mm::madvise(base.cast(), self.bytes, Advice::LinuxPopulateWrite) } {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::INVAL) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for offset in (0..self.bytes).step_by(PAGE_BYTES) {
+            // SAFETY: inside the mapping, which is writable and, by `&mut`, used by nobody else; a
+            // page that was never touched is zero and stays so.
+            unsafe { base.add(offset).write_volatile(0) };
+        }
+        Ok(())
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is this mapping's own and nobody can reach it any more: owners of parts
+        // hold the mapping.
+        let result = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+        debug_assert!(result.is_ok(), "a mapping can be unmapped");
+    }
+}
+
+/// Zeroed memory for one owner, of huge pages where the system has them, all in place from the
+/// start.
+pub struct Region {
+    mapping: Mapping,
+    bytes: usize,
+}
+
+impl Region {
+    /// Maps and touches `bytes`.
+    ///
+    /// # Errors
+    /// When the system has not that much memory. More than is free may end the process instead:
+    /// the system hands out memory that it does not have.
+    pub fn new(bytes: usize) -> io::Result<Self> {
+        let mut mapping = Mapping::new(bytes)?;
+        mapping.touch()?;
+        Ok(Self { mapping, bytes })
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: the mapping is readable for at least `bytes`, lives as long as `self`, and is
+        // written only through `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.mapping.base.as_ptr(), self.bytes) }
+    }
+
+    /// The bytes, to change them.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_slice`; `&mut self` makes this the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.mapping.base.as_ptr(), self.bytes) }
+    }
+}
