@@ -2,11 +2,13 @@
 
 mod below;
 pub mod cache;
+pub mod event;
 pub mod delay;
 pub mod error;
 pub mod flaky;
 pub mod linear;
 pub mod lock;
+pub mod log;
 pub mod stats;
 pub mod stripe;
 

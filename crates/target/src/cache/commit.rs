@@ -1,0 +1,257 @@
+//! The commit: one round at a time makes a group of blocks durable for everybody who waits.
+//!
+//! ```text
+//!   wanted by: flush, FUA, autocommit (count, time), discard, writeback
+//!   ① wait for writes into the open group, close it            blocks: Open → Closing
+//!   ② write the entries of the group, clear the entries in `due`
+//!   ③ flush the fast device                                    data and entries are durable
+//!   ④ superblock with seq + 1, FUA: the instant of the commit  blocks: Closing → Committed
+//!   ⑤ clear the entries in `written`, flush                    joined with ② when `due` is empty
+//!   ⑥ slots whose entries are cleared are free once their readers are gone
+//! ```
+//!
+//! A crash before ④ leaves the group out as a whole; after ④ it is in as a whole. Entries written
+//! in ② carry the sequence number that the superblock does not cover yet, so they mean nothing.
+//!
+//! Invariants:
+//! - I1: there is one round at a time; whoever asks during a round gets the next one.
+//! - I2: data of a group has ended before the group closes, so ③ covers it.
+//! - I3: the first error latches: from then on writes and flushes fail, and reads go on from what
+//!   is known to be newest.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::{Bio, Status, call};
+
+use super::Cache;
+use super::index::{CachedExtent, SlotRun};
+use super::metadata::Update;
+
+/// Vectors of a round, kept for their memory.
+#[derive(Default)]
+pub(super) struct Scratch {
+    group: Vec<CachedExtent>,
+    due: Vec<SlotRun>,
+    written: Vec<SlotRun>,
+    updates: Vec<Update>,
+}
+
+impl Cache {
+    /// Makes everything that ended before durable on the fast device, and clears the entries of
+    /// what left before. Shares the round with others who ask.
+    pub(super) async fn commit(&self) -> Status {
+        let wanted = self.rounds_started.get() + 1;
+        self.round_wanted.set(self.round_wanted.get().max(wanted));
+        self.work.raise();
+        while self.rounds_done.get() < wanted && !self.closed.get() {
+            let seen = self.round_ended.count();
+            if self.rounds_done.get() >= wanted {
+                break;
+            }
+            self.round_ended.after(seen, None).await;
+        }
+        if self.failed.get() || self.rounds_done.get() < wanted { Status::IoError } else { Status::Ok }
+    }
+
+    /// As [`Cache::commit`], and also clears what is superseded only once the open group is durable.
+    pub(super) async fn commit_superseded(&self) -> Status {
+        let superseded = {
+            let state = self.state.borrow();
+            !state.leaving.superseded_open.is_empty() || !state.leaving.superseded_closing.is_empty()
+        };
+        let status = self.commit().await;
+        if superseded && status.is_ok() { self.commit().await } else { status }
+    }
+
+    /// The task that runs the rounds until the cache closes.
+    pub(super) async fn committer(self: Rc<Self>) {
+        let mut scratch = Scratch::default();
+        while !self.closed.get() {
+            let seen = self.work.count();
+            let timer = self.autocommit_at.get();
+            let due = timer.is_some_and(|at| at <= self.reactor.now());
+            let asked = self.round_wanted.get() > self.rounds_done.get();
+            if asked || due || self.has_leaving() {
+                self.round(&mut scratch).await;
+                continue;
+            }
+            self.work.after(seen, timer.map(|at| self.reactor.sleep_until(at))).await;
+        }
+    }
+
+    /// Whether entries should be cleared although nobody asked for a round: what writeback freed at
+    /// once, what was superseded only when space is short, since the next commit clears it anyway.
+    fn has_leaving(&self) -> bool {
+        let state = self.state.borrow();
+        let short = state.free.free_blocks() < self.geometry.blocks() / 8;
+        !self.failed.get() && (!state.leaving.written.is_empty() || (short && !state.leaving.due.is_empty()))
+    }
+
+    /// Notes that blocks were written, for autocommit.
+    pub(super) fn note_written(&self) {
+        if self.autocommit_at.get().is_none() {
+            self.autocommit_at.set(Some(self.reactor.now().saturating_add(self.settings.autocommit_time)));
+            self.work.raise();
+        }
+        if self.state.borrow().open_blocks >= u64::from(self.settings.autocommit_blocks) {
+            self.round_wanted.set(self.round_wanted.get().max(self.rounds_started.get() + 1));
+            self.work.raise();
+        }
+    }
+
+    async fn round(&self, scratch: &mut Scratch) {
+        self.close_group(scratch).await;
+        let status = if self.failed.get() { Status::IoError } else { self.write_round(scratch).await };
+        if status.is_ok() {
+            let mut state = self.state.borrow_mut();
+            for run in scratch.due.drain(..).chain(scratch.written.drain(..)) {
+                state.retire(run);
+            }
+        } else {
+            self.latch("a metadata write or flush of the fast device failed");
+        }
+        scratch.group.clear();
+        self.rounds_done.set(self.rounds_done.get() + 1);
+        self.round_ended.raise();
+        self.space.raise();
+        self.work.raise();
+    }
+
+    /// Step ①.
+    async fn close_group(&self, scratch: &mut Scratch) {
+        self.state.borrow_mut().close_wanted = true;
+        while self.state.borrow().open_writes > 0 {
+            let seen = self.open_idle.count();
+            self.open_idle.after(seen, None).await;
+        }
+        self.rounds_started.set(self.rounds_started.get() + 1);
+        self.autocommit_at.set(None);
+        let mut state = self.state.borrow_mut();
+        state.close_wanted = false;
+        state.close(&mut scratch.group);
+        scratch.due.append(&mut state.leaving.due);
+        scratch.written.append(&mut state.leaving.written);
+    }
+
+    /// Steps ② to ⑤; nothing is written when there is nothing to do.
+    async fn write_round(&self, scratch: &mut Scratch) -> Status {
+        let seq = self.state.borrow().seq;
+        let joined = scratch.due.is_empty();
+        self.gather(scratch, seq, joined);
+        let overwritten = self.fast_dirty.replace(false);
+        if scratch.group.is_empty() {
+            // What was superseded by blocks that were dropped again waits for nothing more.
+            self.state.borrow_mut().committed(&[]);
+            if scratch.updates.is_empty() && !overwritten {
+                return Status::Ok;
+            }
+        }
+        let mut metadata = self.metadata.take().expect("one round at a time uses the metadata");
+        let mut status = metadata.apply(&scratch.updates).await;
+        if status.is_ok() {
+            status = self.flush_fast().await;
+        }
+        if status.is_ok() && !scratch.group.is_empty() {
+            status = metadata.write_superblock(seq).await;
+            if status.is_ok() {
+                self.state.borrow_mut().committed(&scratch.group);
+            }
+        }
+        if status.is_ok() && !joined && !scratch.written.is_empty() {
+            scratch.updates.clear();
+            push_cleared(&metadata, &mut scratch.updates, &mut scratch.written);
+            status = metadata.apply(&scratch.updates).await;
+            if status.is_ok() {
+                status = self.flush_fast().await;
+            }
+        }
+        self.metadata.set(Some(metadata));
+        status
+    }
+
+    /// Lists the updates of step ② in order of their slots. The group's blocks carry the sequence
+    /// number in front of the one that the superblock will say.
+    fn gather(&self, scratch: &mut Scratch, seq: u64, joined: bool) {
+        let metadata = self.metadata.take().expect("one round at a time uses the metadata");
+        let Scratch { group, due, written, updates } = scratch;
+        updates.clear();
+        for extent in group.iter() {
+            let sector = self.block_sector(extent.origin).0;
+            metadata.push_update(updates, extent.slots(), Some((sector, seq.wrapping_sub(1))));
+        }
+        push_cleared(&metadata, updates, due);
+        if joined {
+            push_cleared(&metadata, updates, written);
+        }
+        updates.sort_unstable_by_key(|update| update.slots.slot);
+        self.metadata.set(Some(metadata));
+    }
+
+    async fn flush_fast(&self) -> Status {
+        call(&*self.fast, Bio::flush()).await.status()
+    }
+
+    /// Makes bypassed writes and writeback durable on the origin, when there are any.
+    pub(super) async fn flush_origin(&self) -> Status {
+        let covered = self.origin_writes.get();
+        if self.origin_flushed.get() >= covered {
+            return Status::Ok;
+        }
+        let status = call(&*self.origin, Bio::flush()).await.status();
+        if status.is_ok() {
+            self.origin_flushed.set(self.origin_flushed.get().max(covered));
+        }
+        status
+    }
+
+    /// Serves a flush: the commit and the origin's flush go side by side.
+    pub(super) async fn flush(self: Rc<Self>, bio: Bio) {
+        self.counts.flushes.set(self.counts.flushes.get() + 1);
+        let covered = self.origin_writes.get();
+        let dirty = self.origin_flushed.get() < covered;
+        let origin = dirty.then(|| call(&*self.origin, Bio::flush()));
+        let mut status = self.commit().await;
+        if let Some(origin) = origin {
+            let flushed = origin.await.status();
+            if flushed.is_ok() {
+                self.origin_flushed.set(self.origin_flushed.get().max(covered));
+            }
+            status = status.and(flushed);
+        }
+        bio.end(status);
+    }
+
+    /// Stops all writing after an error that leaves the media in doubt (I3).
+    pub(super) fn latch(&self, why: &str) {
+        if !self.failed.replace(true) {
+            tracing::error!("write cache: {why}; it serves reads only from now on: mend the device and open the cache again");
+        }
+        self.space.raise();
+        self.work.raise();
+    }
+}
+
+/// Appends clears for `runs`, joining neighbours; leaves the runs sorted by slot.
+fn push_cleared(metadata: &super::metadata::Metadata, updates: &mut Vec<Update>, runs: &mut [SlotRun]) {
+    runs.sort_unstable_by_key(|run| run.slot);
+    let mut joined: Option<SlotRun> = None;
+    for &run in &*runs {
+        match &mut joined {
+            Some(last) if last.end() == run.slot.0 => last.count += run.count,
+            _ => {
+                if let Some(last) = joined.replace(run) {
+                    metadata.push_update(updates, last, None);
+                }
+            }
+        }
+    }
+    if let Some(last) = joined {
+        metadata.push_update(updates, last, None);
+    }
+}
+
+/// The autocommit interval as a duration.
+pub(super) fn interval(ms: u32) -> Duration {
+    Duration::from_millis(u64::from(ms))
+}
