@@ -23,7 +23,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{Ability, Bio, Extent, Limits, Op, Sector, SectorCount, Status, Target};
+use forebay_block::{Ability, Bio, Limits, Op, SectorCount, Status, Target};
 use forebay_reactor::{Attachment, DeviceId, JobPool, Reactor};
 
 use self::zeroes::Zeroes;
@@ -129,14 +129,13 @@ impl FileDevice {
 
     /// Why `bio` is not for this device.
     fn refuse(&self, bio: &Bio) -> Option<Status> {
-        let whole = Extent::new(Sector(0), self.sectors);
         match bio.op() {
             Op::Read | Op::Flush => {}
             _ if self.read_only => return Some(Status::ReadOnly),
             Op::Discard if self.limits.discard == Ability::No => return Some(Status::Unsupported),
             Op::Write | Op::Discard | Op::WriteZeroes => {}
         }
-        (!whole.contains(bio.extent())).then_some(Status::IoError)
+        (!crate::inside(self.sectors, bio)).then_some(Status::IoError)
     }
 }
 

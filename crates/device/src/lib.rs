@@ -1,4 +1,4 @@
-//! The bottom of a stack: files and block devices.
+//! The bottom of a stack: files and block devices, memory, and nothing at all.
 //!
 //! A device takes bios of its own sectors from whatever stands above it, and makes requests of its
 //! reactor from them. What comes before: the last target of a table. What comes after:
@@ -7,6 +7,17 @@
 
 mod error;
 mod file;
+mod null;
+mod ram;
 
 pub use error::DeviceError;
 pub use file::{Direct, FileDevice, FileOptions};
+pub use null::NullDevice;
+pub use ram::RamDevice;
+
+use forebay_block::{Bio, Extent, Sector, SectorCount};
+
+/// Whether `bio` lies inside a device of `sectors`.
+fn inside(sectors: SectorCount, bio: &Bio) -> bool {
+    Extent::new(Sector(0), sectors).contains(bio.extent())
+}

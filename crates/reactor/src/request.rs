@@ -96,6 +96,9 @@ pub struct Request {
 
 impl Request {
     /// The payload memory that is still to be done, segment by segment, in order.
+    ///
+    /// # Panics
+    /// When `skip` reaches beyond the first bio, which is a bug.
     pub fn pieces(&self) -> impl Iterator<Item = BioVec> + '_ {
         let skip = self.skip;
         self.bios.iter().enumerate().flat_map(move |(at, bio)| {

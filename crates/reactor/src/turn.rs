@@ -13,6 +13,10 @@
 //! - I3: a merged request that fails or comes back short is retried in its parts; only the bio
 //!   concerned fails.
 //! - I4: completions never run inside `submit` of a device.
+//!
+//! Step 4 is in `turn/reap.rs`.
+
+mod reap;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -38,9 +42,9 @@ use crate::timer::{Sleep, Timers};
 /// the device idle.
 pub const PLUG_DEPTH_MAX: usize = 256;
 
-/// How often a request that the kernel refused for now is tried again before its bio ends with
-/// [`Status::Again`].
-const RETRIES_MAX: u32 = 100;
+/// How often a turn polls jobs that others, or they themselves, made ready meanwhile, so that jobs
+/// that give way to each other for long do not keep completions waiting.
+const POLL_ROUNDS_MAX: usize = 16;
 
 /// A device that carries out bios by itself, in memory, without the backend.
 pub trait Inline {
@@ -165,7 +169,7 @@ impl Reactor {
         self.0.backend.borrow().name()
     }
 
-    /// Time since an arbitrary start, as of the beginning of this turn.
+    /// Time since an arbitrary start, as of the beginning of this turn or the end of its wait.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.0.now.get()
@@ -204,6 +208,9 @@ impl Reactor {
     ///
     /// # Errors
     /// When the backend cannot use its descriptor, or there are more than 65,535 devices.
+    ///
+    /// # Panics
+    /// When the limits contradict each other.
     pub fn attach(&self, attachment: Attachment) -> io::Result<DeviceId> {
         assert!(attachment.limits.is_valid(), "a device's limits agree with each other");
         let mut devices = self.0.devices.borrow_mut();
@@ -241,8 +248,7 @@ impl Reactor {
         let limits = entry.attachment.limits;
         let payload = matches!(bio.op(), Op::Read | Op::Write);
         if payload && !bio.memory_aligned(limits.memory_align) {
-            drop(devices);
-            return bio.end(Status::IoError);
+            return self.0.finished.borrow_mut().push((bio, Status::IoError));
         }
         if !payload || fits(&limits, &bio) {
             return self.plug(entry, device, bio);
@@ -289,7 +295,10 @@ impl Reactor {
     }
 
     fn poll_jobs(&self) {
-        while self.0.ready.swap(false, Ordering::AcqRel) {
+        for _ in 0..POLL_ROUNDS_MAX {
+            if !self.0.ready.swap(false, Ordering::AcqRel) {
+                break;
+            }
             let mut at = 0;
             loop {
                 let pool = self.0.pools.borrow().get(at).cloned();
@@ -379,104 +388,17 @@ impl Reactor {
             self.0.counts.set(counts);
             let requests = self.0.requests.borrow();
             let mut done = self.0.done.borrow_mut();
-            self.0.backend.borrow_mut().enter(&requests, &batch, &mut done, wait)?;
+            let mut backend = self.0.backend.borrow_mut();
+            backend.enter(&requests, &batch, &mut done, wait)?;
             batch.clear();
+            if wait != Wait::No {
+                // Whatever runs next must not take the time before the wait for now.
+                self.0.now.set(backend.now());
+            }
         }
         self.reap();
         self.deliver();
         Ok(())
-    }
-
-    /// Turns completions into finished bios and answered streams.
-    fn reap(&self) {
-        let mut done = self.0.done.borrow_mut();
-        for one in done.drain(..) {
-            let mut requests = self.0.requests.borrow_mut();
-            if let Some(stream) = requests.get_mut(one.tag).stream.take() {
-                requests.release(one.tag);
-                stream.reply.result.set(Some((one.result, stream.parts)));
-                if let Some(waker) = stream.reply.waker.take() {
-                    waker.wake();
-                }
-                continue;
-            }
-            self.reap_block(&mut requests, one);
-        }
-    }
-
-    fn reap_block(&self, requests: &mut Requests, one: Done) {
-        let request = requests.get_mut(one.tag);
-        let mut devices = self.0.devices.borrow_mut();
-        let device = &mut devices[usize::from(request.device.0)];
-        let moved = u64::try_from(one.result).unwrap_or(0) & !511;
-        let moves = matches!(request.kind, Kind::Read | Kind::Write { .. });
-        let complete = one.result >= 0 && (!moves || moved >= request.bytes);
-        if !complete {
-            let temporary = matches!(one.result, r if r == -libc::EINTR || r == -libc::EAGAIN);
-            let retry = (temporary && request.retries < RETRIES_MAX) || (moved > 0 && request.bios.len() == 1);
-            if retry {
-                request.retries += u32::from(moved == 0);
-                request.skip += moved;
-                request.offset += moved;
-                request.bytes -= moved;
-                self.0.batch.borrow_mut().push(one.tag);
-                self.0.ready.store(true, Ordering::Release);
-                return;
-            }
-        }
-        device.in_flight -= 1;
-        if complete {
-            let mut finished = self.0.finished.borrow_mut();
-            finished.extend(request.bios.drain(..).map(|bio| (bio, Status::Ok)));
-        } else if request.bios.len() > 1 {
-            let mut plug = self.0.plug.borrow_mut();
-            for bio in request.bios.drain(..) {
-                plug.add(request.device, false, bio);
-            }
-            self.0.ready.store(true, Ordering::Release);
-        } else {
-            device.counts.errors += 1;
-            let status = status_of(one.result);
-            let bio = request.bios.pop().expect("a block request carries a bio");
-            log_failure(&device.attachment.name, &bio, one.result, status);
-            self.0.finished.borrow_mut().push((bio, status));
-        }
-        let device_id = request.device;
-        requests.release(one.tag);
-        if device.held > 0 && device.in_flight == 0 {
-            self.release_held(&mut self.0.held.borrow_mut(), device, device_id);
-        }
-    }
-
-    /// Puts the bios that waited for overlapping ones back into the plug.
-    fn release_held(&self, held: &mut Vec<Entry>, device: &mut Device, id: DeviceId) {
-        let mut plug = self.0.plug.borrow_mut();
-        let mut at = 0;
-        while at < held.len() {
-            if held[at].device == id {
-                let entry = held.remove(at);
-                plug.add(id, device.attachment.merging, entry.bio);
-            } else {
-                at += 1;
-            }
-        }
-        device.held = 0;
-        self.0.ready.store(true, Ordering::Release);
-    }
-
-    /// Ends finished bios, outside of every borrow (I2).
-    fn deliver(&self) {
-        let mut finished = std::mem::take(&mut *self.0.finished.borrow_mut());
-        for (bio, status) in finished.drain(..) {
-            bio.end(status);
-        }
-        let mut place = self.0.finished.borrow_mut();
-        if place.is_empty() {
-            *place = finished;
-        }
-        if self.0.plug.borrow().len() > 0 {
-            self.0.ready.store(true, Ordering::Release);
-        }
     }
 
     /// Runs turns until `root` is done.
@@ -522,27 +444,6 @@ fn fits(limits: &Limits, bio: &Bio) -> bool {
     let simple = limits.gap_mask == 0 && limits.chunk_sectors == 0;
     let unlimited = limits.max_segment_bytes == u32::MAX && bio.segments_left() <= limits.max_segments;
     simple && bio.bytes() <= u64::from(limits.max_sectors) * 512 && (one_segment || unlimited)
-}
-
-/// What an errno means to whoever asked. A short result without progress is the end of the device.
-fn status_of(result: i32) -> Status {
-    match -result {
-        libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Status::NoSpace,
-        libc::EROFS | libc::EPERM | libc::EBADF => Status::ReadOnly,
-        libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY => Status::Unsupported,
-        libc::EAGAIN | libc::EINTR => Status::Again,
-        libc::ECANCELED => Status::Aborted,
-        _ => Status::IoError,
-    }
-}
-
-fn log_failure(device: &str, bio: &Bio, result: i32, status: Status) {
-    let cause = if result >= 0 {
-        "the device ended before the request did".to_owned()
-    } else {
-        io::Error::from_raw_os_error(-result).to_string()
-    };
-    tracing::warn!("{device}: {:?} of sectors {} failed ({status:?}): {cause}", bio.op(), bio.extent());
 }
 
 #[cfg(test)]

@@ -24,12 +24,12 @@ pub(super) struct Zeroes {
     device: DeviceId,
     punches: Cell<bool>,
     ranges: Cell<bool>,
-    zeroes: OnceCell<Rc<Segments>>,
+    buffer: OnceCell<Rc<Segments>>,
 }
 
 impl Zeroes {
     pub(super) fn new(reactor: &Reactor, device: DeviceId) -> Self {
-        Self { reactor: reactor.clone(), device, punches: Cell::new(true), ranges: Cell::new(true), zeroes: OnceCell::new() }
+        Self { reactor: reactor.clone(), device, punches: Cell::new(true), ranges: Cell::new(true), buffer: OnceCell::new() }
     }
 
     /// Does what `bio` asks, in the best way that is left.
@@ -56,7 +56,7 @@ impl Zeroes {
     }
 
     async fn by_writing(&self, bio: &Bio) -> Status {
-        let zeroes = Rc::clone(self.zeroes.get_or_init(|| {
+        let zeroes = Rc::clone(self.buffer.get_or_init(|| {
             let memory = HeapMemory::new(ZERO_BYTES as usize, 4096);
             Segments::whole(Box::new(memory), ZERO_BYTES).expect("the buffer is not empty")
         }));

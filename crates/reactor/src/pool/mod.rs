@@ -128,10 +128,8 @@ impl BufferPool {
         let number = (class / CLASS_MIN_BYTES).trailing_zeros() as usize;
         let mut store = self.0.borrow_mut();
         store.settle(number, LIMBO_LOOKS);
-        let segments = match store.shelves[number].free.pop() {
-            Some(segments) => segments,
-            None => store.cut(class),
-        };
+        let free = store.shelves[number].free.pop();
+        let segments = free.unwrap_or_else(|| store.cut(class));
         store.bytes_out += class;
         Buffer { segments: Some(segments), shelf: number, pool: self.clone() }
     }
@@ -150,14 +148,14 @@ impl BufferPool {
 impl Store {
     /// Moves buffers that no bio holds any more from limbo to their shelf; looks at `most` of them.
     fn settle(&mut self, number: usize, most: usize) {
-        let shelf = &mut self.shelves[number];
-        for _ in 0..most.min(shelf.limbo.len()) {
-            let Some(segments) = shelf.limbo.pop_front() else { break };
+        let Shelf { free, limbo } = &mut self.shelves[number];
+        for _ in 0..most.min(limbo.len()) {
+            let Some(segments) = limbo.pop_front() else { break };
             if Rc::strong_count(&segments) == 1 {
-                shelf.free.push(segments);
+                free.push(segments);
                 self.bytes_out -= CLASS_MIN_BYTES << number;
             } else {
-                shelf.limbo.push_back(segments);
+                limbo.push_back(segments);
             }
         }
     }
