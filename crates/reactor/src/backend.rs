@@ -9,6 +9,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::request::{DeviceId, Requests, Tag};
+use crate::threads::Threads;
+use crate::uring::Uring;
 
 /// How long [`Backend::enter`] may wait for a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,4 +62,35 @@ pub trait Backend {
 pub(crate) fn monotonic() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::try_from(now).expect("the monotonic clock is not negative")
+}
+
+/// Which backend to run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// `io_uring` where it is allowed, else threads.
+    #[default]
+    Auto,
+    /// `io_uring` or nothing.
+    Uring,
+    /// Threads, even where `io_uring` is allowed.
+    Threads,
+}
+
+/// Makes a backend for the calling thread. With [`Engine::Auto`] one warning says why it is not
+/// `io_uring`.
+///
+/// # Errors
+/// One sentence, when what was chosen is not to be had.
+pub fn engine(choice: Engine) -> io::Result<Box<dyn Backend>> {
+    match choice {
+        Engine::Uring => Ok(Box::new(Uring::new()?)),
+        Engine::Threads => Ok(Box::new(Threads::new()?)),
+        Engine::Auto => match Uring::new() {
+            Ok(ring) => Ok(Box::new(ring)),
+            Err(error) => {
+                tracing::warn!("{error}: threads are used instead, which cost more CPU time");
+                Ok(Box::new(Threads::new()?))
+            }
+        },
+    }
 }

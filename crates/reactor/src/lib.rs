@@ -16,15 +16,17 @@ mod plug;
 pub mod pool;
 pub mod request;
 mod stream;
+pub mod threads;
 mod timer;
 pub mod turn;
 pub mod uring;
 
-pub use backend::{Backend, Done, Wait};
+pub use backend::{Backend, Done, Engine, Wait, engine};
 pub use job::JobPool;
 pub use pool::{Buffer, BufferPool, Region};
 pub use request::{DeviceId, Kind, Part, Request, Requests, Tag};
 pub use stream::Step;
+pub use threads::Threads;
 pub use timer::Sleep;
 pub use turn::{Attachment, DeviceCounts, Inline, Reactor, TurnCounts};
 pub use uring::Uring;

@@ -11,11 +11,15 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::Waker;
 
-use forebay_block::{Bio, BioVec, Segments};
+use forebay_block::bvec::Pieces;
+use forebay_block::{Bio, BioVec, BvecIter, Sector, Segments};
 
 /// Index of a device known to a reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u16);
+
+/// Most memory segments of one system call (`IOV_MAX`).
+const SEGMENTS_MAX: usize = 1024;
 
 /// Slot of a request; names it to the backend while it is in flight.
 pub type Tag = u32;
@@ -56,6 +60,13 @@ pub struct Part {
     pub skip: u32,
     /// Length; not 0.
     pub bytes: u32,
+}
+
+impl Part {
+    /// The memory, segment by segment.
+    fn pieces(&self) -> Pieces<'_> {
+        BvecIter::over(Sector(0), &self.segments, self.skip, self.bytes).pieces(&self.segments)
+    }
 }
 
 /// One step on a stream.
@@ -109,6 +120,34 @@ impl Request {
             }
             segments.map(|segments| iter.pieces(segments)).unwrap_or_default()
         })
+    }
+}
+
+impl Request {
+    /// Lists the payload memory that is still to be done, or the parts of the stream step, for the
+    /// kernel: in order, adjoining pieces as one, at most [`SEGMENTS_MAX`]. What is beyond that is
+    /// left to the retry of a short result.
+    pub(crate) fn gather(&self, vectors: &mut Vec<libc::iovec>) {
+        vectors.clear();
+        match &self.stream {
+            Some(stream) => append(vectors, stream.parts.iter().flat_map(Part::pieces)),
+            None => append(vectors, self.pieces()),
+        }
+    }
+}
+
+fn append(vectors: &mut Vec<libc::iovec>, pieces: impl Iterator<Item = BioVec>) {
+    for piece in pieces {
+        let bytes = piece.bytes() as usize;
+        if let Some(last) = vectors.last_mut()
+            && last.iov_base as usize + last.iov_len == piece.base() as usize
+        {
+            last.iov_len += bytes;
+        } else if vectors.len() < SEGMENTS_MAX {
+            vectors.push(libc::iovec { iov_base: piece.base().cast(), iov_len: bytes });
+        } else {
+            break;
+        }
     }
 }
 

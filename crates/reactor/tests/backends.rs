@@ -3,6 +3,7 @@
 
 mod common;
 
+use forebay_reactor::Threads;
 use forebay_reactor::uring::{Features, Uring};
 
 #[test]
@@ -22,4 +23,9 @@ fn uring_without_each_optional_ability_and_without_all() {
         });
     }
     common::behaves(&|| Box::new(Uring::with_features(Features::NONE).unwrap()));
+}
+
+#[test]
+fn threads() {
+    common::behaves(&|| Box::new(Threads::new().unwrap()));
 }

@@ -113,7 +113,7 @@ impl Uring {
             let slot = &mut self.slots[at];
             slot.stream = request.stream.is_some();
             let entry = if let Some(stream) = &request.stream {
-                slot.step(request.kind, stream)
+                slot.step(request, stream)
             } else {
                 let device = self.devices.get(usize::from(request.device.0)).and_then(Option::as_ref);
                 let target = device.expect("requests go to attached files").target;

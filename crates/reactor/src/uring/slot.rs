@@ -7,15 +7,10 @@
 
 use std::os::fd::AsRawFd;
 
-use forebay_block::{BioVec, BvecIter, Sector};
 use io_uring::{opcode, squeue, types};
 
 use super::Features;
-use crate::request::{Kind, Part, Request, Stream};
-
-/// Most segments that the kernel takes in one request (`IOV_MAX`); what is beyond is left to the
-/// retry of a short result.
-const SEGMENTS_MAX: usize = 1024;
+use crate::request::{Kind, Request, Stream};
 
 /// A device as the ring knows it.
 #[derive(Clone, Copy)]
@@ -63,11 +58,11 @@ impl Slot {
         let fd = types::Fd(target.number);
         let entry = match request.kind {
             Kind::Read => {
-                self.gather(request.pieces());
+                request.gather(&mut self.vectors);
                 self.read(fd, request.offset, regions, features)
             }
             Kind::Write { fua } => {
-                self.gather(request.pieces());
+                request.gather(&mut self.vectors);
                 self.write(fd, request.offset, if fua { libc::RWF_DSYNC } else { 0 }, regions, features)
             }
             Kind::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
@@ -85,35 +80,18 @@ impl Slot {
     }
 
     /// The entry for a step on a stream.
-    pub(super) fn step(&mut self, kind: Kind, stream: &Stream) -> squeue::Entry {
+    pub(super) fn step(&mut self, request: &Request, stream: &Stream) -> squeue::Entry {
         let fd = types::Fd(stream.file.as_raw_fd());
-        if kind == Kind::Readable {
+        if request.kind == Kind::Readable {
             return opcode::PollAdd::new(fd, u32::try_from(libc::POLLIN).expect("a positive constant")).build();
         }
-        self.gather(stream.parts.iter().flat_map(pieces));
+        request.gather(&mut self.vectors);
         let send = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
-        match (kind, self.vectors.as_slice()) {
+        match (request.kind, self.vectors.as_slice()) {
             (Kind::Receive, &[one]) => opcode::Recv::new(fd, one.iov_base.cast(), length(one)).build(),
             (Kind::Receive, _) => opcode::RecvMsg::new(fd, self.message()).build(),
             (_, &[one]) => opcode::Send::new(fd, one.iov_base.cast(), length(one)).flags(send).build(),
             (_, _) => opcode::SendMsg::new(fd, self.message()).flags(send.cast_unsigned()).build(),
-        }
-    }
-
-    /// Lists the segments; those that adjoin in memory become one.
-    fn gather(&mut self, pieces: impl Iterator<Item = BioVec>) {
-        self.vectors.clear();
-        for piece in pieces {
-            let bytes = piece.bytes() as usize;
-            if let Some(last) = self.vectors.last_mut()
-                && last.iov_base as usize + last.iov_len == piece.base() as usize
-            {
-                last.iov_len += bytes;
-            } else if self.vectors.len() < SEGMENTS_MAX {
-                self.vectors.push(libc::iovec { iov_base: piece.base().cast(), iov_len: bytes });
-            } else {
-                break;
-            }
         }
     }
 
@@ -164,15 +142,10 @@ impl Slot {
     }
 }
 
-/// The memory of a part, segment by segment.
-fn pieces(part: &Part) -> impl Iterator<Item = BioVec> + '_ {
-    BvecIter::over(Sector(0), &part.segments, part.skip, part.bytes).pieces(&part.segments)
-}
-
 fn length(one: libc::iovec) -> u32 {
     u32::try_from(one.iov_len).unwrap_or(u32::MAX)
 }
 
 fn count(many: &[libc::iovec]) -> u32 {
-    u32::try_from(many.len()).expect("at most SEGMENTS_MAX")
+    u32::try_from(many.len()).expect("at most IOV_MAX")
 }
