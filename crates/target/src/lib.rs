@@ -2,9 +2,9 @@
 
 mod below;
 pub mod cache;
-pub mod event;
 pub mod delay;
 pub mod error;
+pub mod event;
 pub mod flaky;
 pub mod linear;
 pub mod lock;
