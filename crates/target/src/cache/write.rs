@@ -130,7 +130,8 @@ impl Cache {
                 // The commit makes it durable; a FUA here would only cost.
                 let inside = part.sector().0 - self.block_sector(planned.origin).0;
                 let sector = self.geometry.slot_sector(slot) + SectorCount(inside);
-                self.fast.submit(part.with(Flags::default()).remap(sector));
+                let flags = Flags { nomerge: !self.settings.extend, ..Flags::default() };
+                self.fast.submit(part.with(flags).remap(sector));
             }
         }
     }
