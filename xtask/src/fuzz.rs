@@ -38,7 +38,23 @@ pub fn count(seconds: u32) -> Count {
     let mut count = Count::default();
     for target in &targets {
         let time = format!("-max_total_time={share}");
-        let words = ["run", target, "--", &time, "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=0"];
+        // New inputs go to the first folder, outside the tree; the ones to keep are picked by hand.
+        let (fresh, kept) = (format!("target/fuzz-corpus/{target}"), format!("fuzz/corpus/{target}"));
+        if std::fs::create_dir_all(crate::root().join(&fresh)).is_err() {
+            return Count::one(false);
+        }
+        let words = [
+            "run",
+            target,
+            &fresh,
+            &kept,
+            "--",
+            &time,
+            "-timeout=10",
+            "-rss_limit_mb=2048",
+            "-print_final_stats=1",
+            "-verbosity=0",
+        ];
         count.add(fuzz(&format!("fuzz {target}"), share + 120, &words).run_as_one());
     }
     count

@@ -4,18 +4,22 @@
 const ALLOWED: [&str; 4] =
     ["crates/block/src/bvec", "crates/reactor/src/pool", "crates/reactor/src/threads", "crates/reactor/src/uring"];
 
+/// The tests that count allocations stand in for the allocator, which is an unsafe trait.
+const COUNTING_ALLOCATOR: &str = "/tests/no_allocation.rs";
+
 /// Blocks, functions and impls in the whole tree. Lower it when one goes; raise it only with a reason in the commit.
-pub const BLOCKS_MAX: usize = 0;
+pub const BLOCKS_MAX: usize = 40;
 
 /// A `SAFETY` comment stands on one of this many lines above its block, or on the same line.
 const COMMENT_WITHIN: usize = 6;
 
 /// Adds a breach for every `unsafe` that is not allowed or not argued; returns how many there are.
 pub fn inspect(path: &str, text: &str, breaches: &mut Vec<String>) -> usize {
-    let allowed = ALLOWED.iter().any(|stem| {
-        let rest = path.strip_prefix(stem);
-        rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
-    });
+    let allowed = path.ends_with(COUNTING_ALLOCATOR)
+        || ALLOWED.iter().any(|stem| {
+            let rest = path.strip_prefix(stem);
+            rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+        });
     let mut argued_at = None;
     let mut blocks = 0;
     for (number, line) in text.lines().enumerate() {
