@@ -1,6 +1,6 @@
 //! Where `unsafe` may stand, and how many blocks of it there may be.
 
-/// Files, or folders ending with `/`, that may hold `unsafe`; every other one is refused.
+/// `NAME` stands for the file `NAME.rs` and everything in the folder `NAME/`; `unsafe` anywhere else is refused.
 const ALLOWED: [&str; 4] =
     ["crates/block/src/bvec", "crates/reactor/src/pool", "crates/reactor/src/threads", "crates/reactor/src/uring"];
 
