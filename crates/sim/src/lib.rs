@@ -10,6 +10,7 @@
 //! replayed by its number alone.
 #![forbid(unsafe_code)]
 
+pub mod cache;
 pub mod check;
 pub mod run;
 pub mod world;

@@ -243,10 +243,9 @@ impl Model {
     /// Whether `found` is what `version` of `sector` looks like.
     fn is(&self, sector: usize, version: Version, found: Found) -> bool {
         match (version.content, found) {
-            (_, Found::Garbage) => false,
             (ZEROES | ANY, Found::Zeroes) => true,
             (0, Found::Zeroes) => self.initial_zeroes,
-            (_, Found::Zeroes) | (ZEROES, _) => false,
+            (_, Found::Garbage | Found::Zeroes) | (ZEROES, _) => false,
             (_, Found::Stamp { sector: other, .. }) if other != sector as u64 => false,
             (ANY, Found::Stamp { version: 0, .. }) => true,
             (ANY, Found::Stamp { version, .. }) => {

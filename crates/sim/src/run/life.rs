@@ -38,6 +38,7 @@ struct Run<'a> {
 
 /// What a life does, decided when it begins.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches, each drawn for itself")]
 struct Plan {
     /// Faults may happen while it opens and reads back.
     faults_in_recovery: bool,
@@ -207,7 +208,7 @@ impl Life {
     /// Ends the life at once.
     async fn end_now(&self) {
         self.world.cut_now(self.plan.cut);
-        pending().await
+        pending::<()>().await;
     }
 
     async fn live(&mut self, opened: &dyn Opened, bottom: Option<usize>) {

@@ -40,8 +40,11 @@ pub use disk::DiskOptions;
 pub use fault::FaultOptions;
 pub use target::SimDisk;
 
-/// Turns of one world after which it is taken to be caught in a loop.
-const TURNS_MAX: u64 = 20_000_000;
+/// Turns in a row in which nothing happens and no time passes, after which a reactor is taken to be
+/// caught in a loop.
+const IDLE_TURNS_MAX: u64 = 100_000;
+/// Simulated time of one life after which whoever waits is taken to wait for ever.
+const LIFE_MAX: Duration = Duration::from_hours(1);
 
 /// How a life ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +62,7 @@ pub enum Stop {
     Cut(Cut),
     /// Nothing is in flight, no timer is set, and somebody still waits.
     Deadlock,
-    /// More turns than any seed needs.
+    /// The reactor is busy for ever without coming to an end.
     Runaway,
     /// The layers above asked a disk for what no layer may ask.
     Misuse(String),
@@ -102,7 +105,8 @@ pub(crate) struct State {
     cut: Option<(Cut, u64)>,
     cut_now: Option<Cut>,
     stop: Option<Stop>,
-    turns: u64,
+    idle_turns: u64,
+    life_began: Duration,
     counts: WorldCounts,
     digest: Digest,
     yield_always: bool,
@@ -129,7 +133,8 @@ impl World {
             cut: None,
             cut_now: None,
             stop: None,
-            turns: 0,
+            idle_turns: 0,
+            life_began: Duration::ZERO,
             counts: WorldCounts::default(),
             digest: Digest::default(),
             yield_always: options.yield_always,
@@ -146,6 +151,8 @@ impl World {
         state.cut = None;
         state.cut_now = None;
         state.routes.clear();
+        state.idle_turns = 0;
+        state.life_began = state.clock.now();
         drop(state);
         Reactor::new(Box::new(SimBackend(self.clone())))
     }
@@ -241,6 +248,7 @@ impl State {
 
     /// Counts a device step; how the life ends when it is the last.
     fn step(&mut self) -> Option<Cut> {
+        self.idle_turns = 0;
         let (cut, left) = self.cut.as_mut()?;
         if *left > 0 {
             *left -= 1;
@@ -273,8 +281,8 @@ impl State {
 
     fn enter(&mut self, requests: &Requests, batch: &[Tag], done: &mut Vec<Done>, wait: Wait) -> io::Result<()> {
         self.stopped()?;
-        self.turns += 1;
-        if self.turns > TURNS_MAX {
+        self.idle_turns += 1;
+        if self.idle_turns > IDLE_TURNS_MAX || self.clock.now() > self.life_began + LIFE_MAX {
             self.stop = Some(Stop::Runaway);
         }
         for &tag in batch {
@@ -297,6 +305,7 @@ impl State {
                 }
                 (Some(next), deadline) if deadline.is_none_or(|deadline| next <= deadline) => self.clock.jump_to(next),
                 (_, Some(deadline)) => {
+                    self.idle_turns = 0;
                     self.clock.jump_to(deadline);
                     return Ok(());
                 }

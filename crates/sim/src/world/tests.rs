@@ -189,7 +189,7 @@ fn who_waits_for_nothing_is_told_of_a_deadlock_and_who_asks_nonsense_of_misuse()
 fn time_jumps_to_timers_when_nothing_else_is_to_be_done() {
     let world = world(1, FaultOptions::default());
     let reactor = world.restart();
-    let hour = std::time::Duration::from_secs(3600);
+    let hour = std::time::Duration::from_hours(1);
     reactor.run(reactor.sleep(hour)).unwrap();
     assert!(world.now() >= hour && world.now() < hour + std::time::Duration::from_secs(1));
     assert_eq!(world.disk(&reactor, 0).kind(), "sim");

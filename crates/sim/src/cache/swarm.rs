@@ -1,0 +1,187 @@
+//! A seed's world: sizes, options, faults and load, each drawn so that corners come together.
+//!
+//! Every option is absent in some seeds and extreme in others, so that each feature meets each
+//! other one switched on and off.
+
+use std::ops::Range;
+
+use fastrand::Rng;
+use forebay_block::{Ability, Limits};
+
+use crate::run::Load;
+use crate::world::{DiskOptions, FaultOptions, World, WorldOptions};
+
+/// Number of the fast disk.
+pub(super) const FAST: usize = 0;
+/// Number of the origin.
+pub(super) const ORIGIN: usize = 1;
+/// Largest cache and largest cached device, bytes, but for one block size each.
+const BYTES_MAX: usize = 1 << 20;
+
+/// What a seed is made of.
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches, each drawn for itself")]
+pub(super) struct Swarm {
+    pub(super) block_bytes: u32,
+    /// Size of the cached device.
+    pub(super) sectors: usize,
+    /// The options, as words of a table line.
+    pub(super) words: Vec<String>,
+    /// One request over consecutive slots.
+    pub(super) extend: bool,
+    pub(super) initial_zeroes: bool,
+    pub(super) faults: bool,
+    pub(super) load: Load,
+    disks: [DiskOptions; 2],
+    yield_always: bool,
+    early_effect: bool,
+}
+
+impl Swarm {
+    /// Draws everything.
+    pub(super) fn draw(seed: u64) -> Self {
+        let rng = &mut Rng::with_seed(seed);
+        let block_bytes = 512 << choose(rng, &[0, 0, 1, 2, 3, 3, 3, 3, 4, 5, 6, 7]);
+        let block = block_bytes as usize;
+        let blocks = (1 << rng.usize(2..=9)).min(BYTES_MAX / block).max(4) + rng.usize(0..4);
+        let cached = (blocks / 2 + rng.usize(1..=blocks * 2)).min(2 * BYTES_MAX / block).max(4);
+        let sectors = cached * block / 512;
+        let logical = |rng: &mut Rng| if block_bytes >= 4096 && rng.u32(0..4) == 0 { 4096 } else { 512 };
+        let (fast_logical, origin_logical) = (logical(rng), logical(rng));
+        let grain = u64::from(fast_logical / 512);
+        let start_sector = if rng.bool() { 0 } else { rng.u64(0..40) * grain };
+        let metadata = (64 + 16 * blocks).next_multiple_of(block);
+        let fast_sectors = start_sector + ((metadata + blocks * block) / 512) as u64 + rng.u64(0..=block as u64 / 512);
+        let faults = rng.bool();
+        let fast = disk("fast", fast_sectors.next_multiple_of(grain), fast_logical, faults, rng);
+        let origin_sectors = (sectors as u64 + rng.u64(0..64)).next_multiple_of(u64::from(origin_logical / 512));
+        let origin = disk("origin", origin_sectors, origin_logical, faults, rng);
+        let request_grain = fast_logical.max(origin_logical) as usize / 512;
+        Self {
+            block_bytes,
+            sectors,
+            words: words(rng, blocks, start_sector),
+            extend: rng.u32(0..5) > 0,
+            initial_zeroes: rng.u32(0..4) == 0,
+            faults,
+            load: Load::draw(rng, sectors, block / 512, request_grain),
+            disks: [fast, origin],
+            yield_always: rng.bool(),
+            early_effect: rng.bool(),
+        }
+    }
+
+    /// The world of this seed.
+    pub(super) fn world(&self, seed: u64, trace: bool) -> World {
+        World::new(WorldOptions {
+            seed,
+            disks: self.disks.to_vec(),
+            yield_always: self.yield_always,
+            early_effect: self.early_effect,
+            trace,
+        })
+    }
+}
+
+fn choose<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
+    from[rng.usize(0..from.len())]
+}
+
+/// The options of the table line, each given or not.
+fn words(rng: &mut Rng, blocks: usize, start_sector: u64) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut option = |name: &str, value: String| words.extend([name.to_owned(), value]);
+    if start_sector > 0 {
+        option("start_sector", start_sector.to_string());
+    }
+    match rng.u32(0..4) {
+        0 => {}
+        1 => {
+            option("low_watermark", "0".to_owned());
+            option("high_watermark", rng.u32(0..=100).to_string());
+        }
+        _ => {
+            let low = rng.u32(0..=100);
+            option("low_watermark", low.to_string());
+            option("high_watermark", rng.u32(low..=100).to_string());
+        }
+    }
+    let numbers: [(&str, &[usize]); 5] = [
+        ("writeback_jobs", &[0, 1, 2, blocks]),
+        ("autocommit_blocks", &[0, 1, 2, 8, blocks / 2]),
+        ("autocommit_time", &[0, 1, 20, 1000]),
+        ("max_age", &[0, 1, 50, 2000]),
+        ("pause_writeback", &[0, 0, 10, 3000]),
+    ];
+    for (name, values) in numbers {
+        if rng.bool() {
+            option(name, choose(rng, values).to_string());
+        }
+    }
+    if rng.u32(0..5) < 2 {
+        option("overwrite", "new".to_owned());
+    }
+    if rng.bool() {
+        option("order", choose(rng, &["fifo", "sweep"]).to_owned());
+    }
+    if rng.u32(0..5) < 2 {
+        option("full", "wait".to_owned());
+    }
+    for flag in ["cleaner", "metadata_only"] {
+        if rng.u32(0..25) == 0 {
+            words.push(flag.to_owned());
+        }
+    }
+    words
+}
+
+fn disk(name: &'static str, sectors: u64, logical_bytes: u32, faults: bool, rng: &mut Rng) -> DiskOptions {
+    let unit = logical_bytes / 512;
+    let slow = if name == "origin" { 20 } else { 17 };
+    let ability = |rng: &mut Rng| if rng.u32(0..4) == 0 { Ability::No } else { Ability::Native };
+    let limits = Limits {
+        logical_bytes,
+        physical_bytes: logical_bytes.max(choose(rng, &[512, 4096])),
+        memory_align: 512,
+        max_sectors: unit * choose(rng, &[8, 64, 256, 2048]),
+        max_segments: choose(rng, &[1, 4, 128]),
+        preferred_bytes: choose(rng, &[0, 0, 65_536, 1 << 20]),
+        discard: ability(rng),
+        write_zeroes: ability(rng),
+        ..Limits::unlimited()
+    };
+    let shortest = 1 << rng.u32(10..16);
+    DiskOptions {
+        name,
+        sectors,
+        limits,
+        latency_ns: (shortest, shortest + (1 << rng.u32(10..=slow + 4))),
+        tear_bytes: choose(rng, &[512, 512, 4096]),
+        faults: if faults { fault_options(rng, sectors) } else { FaultOptions::default() },
+    }
+}
+
+fn fault_options(rng: &mut Rng, sectors: u64) -> FaultOptions {
+    let rate = |rng: &mut Rng| if rng.u32(0..3) == 0 { choose(rng, &[300, 3_000, 30_000]) } else { 0 };
+    FaultOptions {
+        read_error: rate(rng),
+        write_error: rate(rng),
+        flush_error: rate(rng),
+        discard_error: rate(rng),
+        short: rate(rng),
+        again: rate(rng),
+        stuck: rate(rng) / 30,
+        fail_at: (rng.u32(0..3) == 0).then(|| rng.u64(0..1_000)),
+        unreadable: bad_sectors(rng, sectors),
+        unwritable: bad_sectors(rng, sectors),
+    }
+}
+
+fn bad_sectors(rng: &mut Rng, sectors: u64) -> Vec<Range<u64>> {
+    let ranges = if rng.u32(0..4) == 0 { rng.usize(1..3) } else { 0 };
+    let mut range = || {
+        let start = rng.u64(0..sectors);
+        start..(start + rng.u64(1..16)).min(sectors)
+    };
+    (0..ranges).map(|_| range()).collect()
+}

@@ -1,0 +1,101 @@
+//! `forebay-sim`: runs seeds of the simulator.
+//!
+//! ```text
+//!   forebay-sim [cache] --seeds A..B [--jobs N] [--requests R]    child processes run chunks of seeds
+//!   forebay-sim [cache] --seed N [--verbose] [--requests R]       one seed, here, with every event
+//! ```
+//!
+//! Exit status: 0 when every seed passed, 1 when one failed, 2 for wrong arguments.
+#![forbid(unsafe_code)]
+
+mod drive;
+
+use std::ops::Range;
+use std::process::ExitCode;
+
+use forebay_sim::cache;
+
+use drive::{Drive, run_here};
+
+/// Requests of a seed unless told otherwise.
+const REQUESTS: u64 = 1000;
+const USAGE: &str = "\
+usage: forebay-sim [cache] --seeds A..B [--jobs N] [--requests R]
+       forebay-sim [cache] --seed N [--verbose] [--requests R]
+  --seeds A..B   run seeds A to B - 1, in N processes (default 2)
+  --seed N       run one seed; --verbose prints every event
+  --requests R   requests of each seed (default 1000)";
+
+/// What was asked on the command line.
+struct Asked {
+    seeds: Range<u64>,
+    single: bool,
+    jobs: usize,
+    requests: u64,
+    verbose: bool,
+    child: bool,
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let asked = match parse(&words) {
+        Ok(asked) => asked,
+        Err(reason) => {
+            eprintln!("forebay-sim: {reason}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let passed = if asked.child {
+        run_here(asked.seeds, asked.requests);
+        true
+    } else if asked.single {
+        single(asked.seeds.start, asked.requests, asked.verbose)
+    } else {
+        Drive::new(asked.seeds, asked.jobs, asked.requests).run()
+    };
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn parse(words: &[String]) -> Result<Asked, String> {
+    let mut asked = Asked { seeds: 0..0, single: false, jobs: 2, requests: REQUESTS, verbose: false, child: false };
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
+        match word.as_str() {
+            "cache" => {}
+            "--seeds" => asked.seeds = range(value()?)?,
+            "--seed" => {
+                let seed = number(value()?)?;
+                (asked.seeds, asked.single) = (seed..seed + 1, true);
+            }
+            "--jobs" => asked.jobs = usize::try_from(number(value()?)?).unwrap_or(1).clamp(1, 1024),
+            "--requests" => asked.requests = number(value()?)?.max(1),
+            "--verbose" => asked.verbose = true,
+            "--child" => asked.child = true,
+            other => return Err(format!("\"{other}\" is not known")),
+        }
+    }
+    if asked.seeds.is_empty() { Err("no seeds were named".to_owned()) } else { Ok(asked) }
+}
+
+fn number(word: &str) -> Result<u64, String> {
+    word.parse().map_err(|_| format!("\"{word}\" is not a whole number"))
+}
+
+fn range(word: &str) -> Result<Range<u64>, String> {
+    let (from, to) = word.split_once("..").ok_or_else(|| format!("\"{word}\" is not a range like 0..2000"))?;
+    Ok(number(from)?..number(to)?)
+}
+
+/// Runs one seed in this process.
+fn single(seed: u64, requests: u64, verbose: bool) -> bool {
+    let outcome = cache::run_seed(seed, requests, verbose);
+    println!("seed {seed}: {:?}, digest {}", outcome.totals, outcome.digest);
+    match outcome.failure {
+        None => true,
+        Some(reason) => {
+            println!("seed {seed} FAILED: {reason}");
+            false
+        }
+    }
+}
