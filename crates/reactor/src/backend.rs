@@ -82,15 +82,35 @@ pub enum Engine {
 /// # Errors
 /// One sentence, when what was chosen is not to be had.
 pub fn engine(choice: Engine) -> io::Result<Box<dyn Backend>> {
+    choose(choice, Uring::new)
+}
+
+fn choose(choice: Engine, ring: impl Fn() -> io::Result<Uring>) -> io::Result<Box<dyn Backend>> {
     match choice {
-        Engine::Uring => Ok(Box::new(Uring::new()?)),
+        Engine::Uring => Ok(Box::new(ring()?)),
         Engine::Threads => Ok(Box::new(Threads::new()?)),
-        Engine::Auto => match Uring::new() {
+        Engine::Auto => match ring() {
             Ok(ring) => Ok(Box::new(ring)),
             Err(error) => {
                 tracing::warn!("{error}: threads are used instead, which cost more CPU time");
                 Ok(Box::new(Threads::new()?))
             }
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_takes_threads_where_the_ring_is_refused_and_the_others_what_they_name() {
+        let refused = || Err(io::Error::from_raw_os_error(1));
+        let name = |choice, ring: fn() -> io::Result<Uring>| choose(choice, ring).map(|backend| backend.name()).ok();
+        assert_eq!(name(Engine::Auto, Uring::new), Some("uring"));
+        assert_eq!(name(Engine::Auto, refused), Some("threads"));
+        assert_eq!(name(Engine::Uring, Uring::new), Some("uring"));
+        assert_eq!(name(Engine::Uring, refused), None);
+        assert_eq!(name(Engine::Threads, Uring::new), Some("threads"));
     }
 }

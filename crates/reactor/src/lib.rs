@@ -28,5 +28,5 @@ pub use request::{DeviceId, Kind, Part, Request, Requests, Tag};
 pub use stream::Step;
 pub use threads::Threads;
 pub use timer::Sleep;
-pub use turn::{Attachment, DeviceCounts, Inline, Reactor, TurnCounts};
+pub use turn::{Attachment, DeviceCounts, Inline, Reactor, TurnCounts, WeakReactor};
 pub use uring::Uring;

@@ -23,7 +23,7 @@ use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -119,8 +119,23 @@ struct Core {
 }
 
 /// Handle of one thread's engine; cheap to clone, bound to its thread.
+///
+/// The engine owns what the pools and tasks made on it capture: a job that captures a handle for
+/// good keeps its own engine alive. Such jobs hold a [`WeakReactor`].
 #[derive(Clone)]
 pub struct Reactor(Rc<Core>);
+
+/// A handle that does not keep its engine alive.
+#[derive(Clone)]
+pub struct WeakReactor(Weak<Core>);
+
+impl WeakReactor {
+    /// The engine, while somebody else keeps it.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Reactor> {
+        self.0.upgrade().map(Reactor)
+    }
+}
 
 struct RootWake {
     ready: Arc<AtomicBool>,
@@ -161,6 +176,12 @@ impl Reactor {
             root_woken: Arc::default(),
             counts: Cell::default(),
         }))
+    }
+
+    /// A handle that does not keep the engine alive.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakReactor {
+        WeakReactor(Rc::downgrade(&self.0))
     }
 
     /// What the backend is, for people.
@@ -421,10 +442,11 @@ impl Reactor {
         }
     }
 
-    /// Drops every job, task and queued bio; bios in flight stay with the backend. For the end of
-    /// a process, or of a simulated one.
+    /// Drops every job, pool, task and queued bio; bios in flight stay with the backend. For the
+    /// end of a process, or of a simulated one.
     pub fn clear(&self) {
-        let pools: Vec<_> = self.0.pools.borrow().clone();
+        let tasks = Rc::clone(&self.0.tasks) as Rc<dyn Pollable>;
+        let pools = self.0.pools.replace(vec![tasks]);
         for pool in pools {
             pool.clear();
         }

@@ -159,3 +159,6 @@ impl Queue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

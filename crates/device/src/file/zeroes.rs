@@ -13,14 +13,14 @@ use std::rc::Rc;
 
 use forebay_block::bio::call_with;
 use forebay_block::{Bio, Flags, HeapMemory, Sector, Segments, Status};
-use forebay_reactor::{DeviceId, Reactor};
+use forebay_reactor::{DeviceId, Reactor, WeakReactor};
 
 /// Size of the zero buffer, and so of the writes made from it, bytes.
 const ZERO_BYTES: u32 = 1 << 20;
 
 /// How zeroes get onto one device.
 pub(super) struct Zeroes {
-    reactor: Reactor,
+    reactor: WeakReactor,
     device: DeviceId,
     punches: Cell<bool>,
     ranges: Cell<bool>,
@@ -29,7 +29,7 @@ pub(super) struct Zeroes {
 
 impl Zeroes {
     pub(super) fn new(reactor: &Reactor, device: DeviceId) -> Self {
-        Self { reactor: reactor.clone(), device, punches: Cell::new(true), ranges: Cell::new(true), buffer: OnceCell::new() }
+        Self { reactor: reactor.downgrade(), device, punches: Cell::new(true), ranges: Cell::new(true), buffer: OnceCell::new() }
     }
 
     /// Does what `bio` asks, in the best way that is left.
@@ -49,9 +49,13 @@ impl Zeroes {
         bio.end(status);
     }
 
+    fn submit(&self, bio: Bio) {
+        self.reactor.upgrade().expect("jobs are polled by their reactor").submit(self.device, bio);
+    }
+
     async fn natively(&self, bio: &Bio, no_unmap: bool) -> Status {
         let part = bio.part(0, bio.bytes()).with(Flags { no_unmap, ..bio.flags() });
-        self.reactor.submit(self.device, part);
+        self.submit(part);
         bio.parts_done().await
     }
 
@@ -65,7 +69,7 @@ impl Zeroes {
             let bytes = u32::try_from(bio.bytes() - done).unwrap_or(ZERO_BYTES).min(ZERO_BYTES);
             let sector = Sector(bio.sector().0 + done / 512);
             let write = Bio::write(sector, Rc::clone(&zeroes), 0, bytes).with(bio.flags());
-            let write = call_with(write, |write| self.reactor.submit(self.device, write)).await;
+            let write = call_with(write, |write| self.submit(write)).await;
             if !write.status().is_ok() {
                 return write.status();
             }

@@ -31,7 +31,7 @@ use forebay_block::{Memory, Segments};
 
 pub(crate) use self::region::Mapping;
 pub use self::region::Region;
-use crate::turn::Reactor;
+use crate::turn::{Reactor, WeakReactor};
 
 /// Smallest buffer, bytes: the alignment that direct I/O asks for at most.
 const CLASS_MIN_BYTES: usize = 4096;
@@ -64,7 +64,7 @@ struct Store {
     rooms: Vec<Room>,
     next_bytes: usize,
     bytes_out: usize,
-    reactor: Option<Reactor>,
+    reactor: Option<WeakReactor>,
 }
 
 /// A pool of payload buffers for one thread.
@@ -108,10 +108,10 @@ impl BufferPool {
     /// A pool whose memory the reactor's backend may register.
     #[must_use]
     pub fn new(reactor: &Reactor) -> Self {
-        Self::over(Some(reactor.clone()))
+        Self::over(Some(reactor.downgrade()))
     }
 
-    fn over(reactor: Option<Reactor>) -> Self {
+    fn over(reactor: Option<WeakReactor>) -> Self {
         let shelves = std::array::from_fn(|_| Shelf::default());
         let store = Store { shelves, rooms: Vec::new(), next_bytes: REGION_MIN_BYTES, bytes_out: 0, reactor };
         Self(Rc::new(RefCell::new(store)))
@@ -166,7 +166,7 @@ impl Store {
         let at = self.rooms.iter().position(fits).unwrap_or_else(|| {
             let mapping = Rc::new(Mapping::new(bytes.max(self.next_bytes)).expect("the system has memory left"));
             self.next_bytes = (self.next_bytes * 2).min(REGION_MAX_BYTES);
-            if let Some(reactor) = &self.reactor {
+            if let Some(reactor) = self.reactor.as_ref().and_then(WeakReactor::upgrade) {
                 reactor.offer_memory(&mapping);
             }
             self.rooms.push(Room { mapping, used: 0 });
@@ -213,3 +213,6 @@ impl Drop for Buffer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
