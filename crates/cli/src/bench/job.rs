@@ -28,11 +28,6 @@ impl Buffers {
     pub fn bytes(&mut self, index: usize) -> &[u8] {
         Rc::get_mut(&mut self.0[index]).expect("no request is in flight").bytes_mut()
     }
-
-    /// Number of buffers.
-    pub fn depth(&self) -> usize {
-        self.0.len()
-    }
 }
 
 /// Writes to given sectors, in that order, as many at once as there are buffers.

@@ -1,9 +1,11 @@
 //! `forebay bench`: measurements within one run, with their limits beside them.
 
+pub mod aged;
 mod job;
 pub mod writecache;
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -42,4 +44,9 @@ impl Spread {
         let last = values.len().checked_sub(1).expect("a figure is measured at least once");
         Self { median: values[last / 2], min: values[0], max: values[last] }
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "speeds need no more than 53 bits")]
+fn mib_s(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 / f64::from(1 << 20) / time.as_secs_f64()
 }

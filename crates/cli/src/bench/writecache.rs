@@ -17,7 +17,7 @@ use forebay_target::cache::{Cache, Setup, open};
 use serde::Serialize;
 
 use super::job::{Buffers, Stopwatch, write_all};
-use super::{BenchError, Spread, failed};
+use super::{BenchError, Spread, failed, mib_s};
 
 /// Bytes of one request.
 const REQUEST_BYTES: u32 = 512 << 10;
@@ -194,9 +194,4 @@ impl Bench {
         };
         open(&self.reactor, &self.pool, setup).await.map_err(failed)
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "speeds need no more than 53 bits")]
-fn mib_s(bytes: u64, time: Duration) -> f64 {
-    bytes as f64 / f64::from(1 << 20) / time.as_secs_f64()
 }

@@ -31,9 +31,10 @@ use super::index::{CacheSlot, SlotRun};
 /// Largest unit: what disks and file systems write without reading first.
 const UNIT_BYTES_MAX: u32 = 4096;
 /// Payload of one metadata write at most; longer updates take several.
-const CHUNK_BYTES: u64 = 1 << 20;
-/// Metadata writes prepared at the same time, so that memory stays bounded.
-const CHUNKS_MAX: usize = 16;
+const CHUNK_BYTES: u64 = 64 << 10;
+/// Metadata writes prepared at the same time, in bytes: what stays in a processor's cache between
+/// being filled and being written, and is still enough to keep a disk busy.
+const BATCH_BYTES: u64 = 256 << 10;
 /// Blocks of cache for each remembered unit, so that remembering costs at most 1/4 byte a block.
 const BLOCKS_PER_LINE: u32 = 16_384;
 
@@ -140,10 +141,12 @@ impl Metadata {
     pub(super) async fn apply(&mut self, updates: &[Update]) -> Status {
         let mut next = 0;
         while next < updates.len() {
-            let mut chunks = Vec::with_capacity(CHUNKS_MAX);
-            while next < updates.len() && chunks.len() < CHUNKS_MAX {
+            let mut chunks = Vec::new();
+            let mut bytes = 0;
+            while next < updates.len() && bytes < BATCH_BYTES {
                 let chunk = self.next_chunk(updates, next);
                 next = chunk.updates.end;
+                bytes += chunk.units * self.unit_bytes;
                 chunks.push(chunk);
             }
             let status = self.write_chunks(updates, &mut chunks).await;
@@ -181,7 +184,7 @@ impl Metadata {
         let mut calls: Vec<Call> = Vec::with_capacity(chunks.len());
         for chunk in chunks.iter_mut() {
             self.fill(updates, chunk);
-            let bytes = u32::try_from(chunk.units * self.unit_bytes).expect("a chunk is at most its first update and 1 MiB");
+            let bytes = u32::try_from(chunk.units * self.unit_bytes).expect("a chunk is at most two updates of 64 KiB");
             let bio = Bio::write(self.sector(chunk.first_unit), Rc::clone(chunk.buffer.segments()), 0, bytes);
             calls.push(call(&*self.fast, bio));
         }
