@@ -6,6 +6,7 @@
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +14,7 @@ use common::TempFile;
 use common::load::Load;
 use forebay_block::{SectorCount, Target};
 use forebay_device::{FileDevice, FileOptions, RamDevice};
-use forebay_reactor::{Reactor, Uring};
+use forebay_reactor::{Part, Reactor, Uring};
 
 struct Counting;
 
@@ -48,6 +49,30 @@ fn measure(reactor: &Reactor, target: Rc<dyn Target>) -> (u64, f64) {
     (made, enters as f64 / REQUESTS as f64)
 }
 
+/// Sends and receives that many messages of two parts over a socket pair; gives the allocations.
+fn messages(reactor: &Reactor, count: u64) -> u64 {
+    let (near, far) = std::os::unix::net::UnixStream::pair().expect("a process has descriptors");
+    let (near, far): (Rc<OwnedFd>, Rc<OwnedFd>) = (Rc::new(near.into()), Rc::new(far.into()));
+    let part = |skip, bytes| Part { segments: common::memory(4096), skip, bytes };
+    let (mut out, mut back) = (vec![part(0, 28), part(512, 1024)], vec![part(0, 28), part(512, 1024)]);
+    let exchange = async {
+        let mut before = 0;
+        for number in 0..count + 100 {
+            if number == 100 {
+                before = ALLOCATIONS.load(Ordering::Relaxed);
+            }
+            let receiving = reactor.receive(&far, back);
+            let sent;
+            (sent, out) = reactor.send(&near, out).await;
+            let received;
+            (received, back) = receiving.await;
+            assert_eq!((sent.ok(), received.ok()), (Some(1052), Some(1052)));
+        }
+        ALLOCATIONS.load(Ordering::Relaxed) - before
+    };
+    reactor.run(exchange).expect("the ring works")
+}
+
 /// One test, because the counter counts for the whole process.
 #[test]
 fn a_hundred_thousand_warm_requests_allocate_nothing() {
@@ -62,5 +87,6 @@ fn a_hundred_thousand_warm_requests_allocate_nothing() {
     let (allocations, enters) = measure(&reactor, file);
     println!("file: {enters:.3} enters a request");
     assert_eq!(allocations, 0);
+    assert_eq!(messages(&reactor, 10_000), 0);
     assert!(enters <= 1.0, "{enters} enters a request: a batch leaves with one call");
 }

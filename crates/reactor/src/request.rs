@@ -83,6 +83,8 @@ pub struct Stream {
 pub(crate) struct Reply {
     pub(crate) result: Cell<Option<(i32, Vec<Part>)>>,
     pub(crate) waker: Cell<Option<Waker>>,
+    /// Nobody waits any more: the parts are freed with the request.
+    pub(crate) abandoned: Cell<bool>,
 }
 
 /// What a backend is asked to do, and for whom.

@@ -1,5 +1,7 @@
 //! Steps on streams as futures: receive, send, wait until readable.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,9 +29,40 @@ impl Future for Step {
     }
 }
 
+impl Drop for Step {
+    fn drop(&mut self) {
+        self.0.abandoned.set(true);
+        self.0.result.set(None);
+    }
+}
+
+/// Replies of this thread's steps, used again once both sides have let go of them.
+#[derive(Default)]
+pub(crate) struct Replies(RefCell<VecDeque<Rc<Reply>>>);
+
+/// Replies looked at for one to use again: more than are added, so that the list stays short.
+const REPLY_LOOKS: usize = 2;
+
+impl Replies {
+    pub(crate) fn take(&self) -> Rc<Reply> {
+        let mut list = self.0.borrow_mut();
+        for _ in 0..REPLY_LOOKS.min(list.len()) {
+            list.rotate_left(1);
+            if let Some(reply) = list.back().filter(|reply| Rc::strong_count(reply) == 1) {
+                reply.abandoned.set(false);
+                reply.waker.set(None);
+                return Rc::clone(reply);
+            }
+        }
+        let reply = Rc::<Reply>::default();
+        list.push_back(Rc::clone(&reply));
+        reply
+    }
+}
+
 impl Reactor {
     fn step(&self, kind: Kind, file: &Rc<OwnedFd>, parts: Vec<Part>) -> Step {
-        let reply = Rc::<Reply>::default();
+        let reply = self.reply();
         self.submit_stream(kind, Stream { file: Rc::clone(file), parts, reply: Rc::clone(&reply) });
         Step(reply)
     }

@@ -35,7 +35,8 @@ use crate::backend::{Backend, Done, Wait};
 use crate::job::{JobPool, Pollable, Tasks};
 use crate::plug::{Entry, Plug, run_length};
 use crate::pool::Mapping;
-use crate::request::{DeviceId, Kind, Requests, Stream, Tag};
+use crate::request::{DeviceId, Kind, Reply, Requests, Stream, Tag};
+use crate::stream::Replies;
 use crate::timer::{Sleep, Timers};
 
 /// Bios in the plug that end the polling of jobs for this turn, so that a long turn does not keep
@@ -106,6 +107,7 @@ struct Core {
     sorted: RefCell<Vec<Entry>>,
     runs: RefCell<Vec<usize>>,
     batch: RefCell<Vec<Tag>>,
+    replies: Replies,
     done: RefCell<Vec<Done>>,
     finished: RefCell<Vec<(Bio, Status)>>,
     pools: RefCell<Vec<Rc<dyn Pollable>>>,
@@ -166,6 +168,7 @@ impl Reactor {
             sorted: RefCell::default(),
             runs: RefCell::default(),
             batch: RefCell::default(),
+            replies: Replies::default(),
             done: RefCell::default(),
             finished: RefCell::default(),
             pools: RefCell::new(vec![Rc::clone(&tasks) as Rc<dyn Pollable>]),
@@ -313,6 +316,10 @@ impl Reactor {
         let tag = requests.take(kind, DeviceId(0), 0, 0);
         requests.get_mut(tag).stream = Some(stream);
         self.0.batch.borrow_mut().push(tag);
+    }
+
+    pub(crate) fn reply(&self) -> Rc<Reply> {
+        self.0.replies.take()
     }
 
     fn poll_jobs(&self) {

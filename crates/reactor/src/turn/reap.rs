@@ -28,7 +28,9 @@ impl Reactor {
             let mut requests = self.0.requests.borrow_mut();
             if let Some(stream) = requests.get_mut(one.tag).stream.take() {
                 requests.release(one.tag);
-                stream.reply.result.set(Some((one.result, stream.parts)));
+                if !stream.reply.abandoned.get() {
+                    stream.reply.result.set(Some((one.result, stream.parts)));
+                }
                 if let Some(waker) = stream.reply.waker.take() {
                     waker.wake();
                 }
