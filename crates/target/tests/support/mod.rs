@@ -1,6 +1,9 @@
 //! A reactor on a clock that jumps, and disks in memory: what the tests of this crate run on.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod rig;
+pub mod tape;
+
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -50,8 +53,19 @@ pub enum Seen {
 pub struct Platter {
     pub bytes: Vec<u8>,
     pub seen: Vec<Seen>,
-    /// Operations on these sectors fail.
+    /// Operations on these sectors fail; a flush counts as one of sector 0.
     pub bad: Vec<(Op, u64)>,
+    /// Where to note what was carried out, and as which disk.
+    pub tape: Option<(tape::Disk, Rc<RefCell<tape::Tape>>)>,
+}
+
+impl Platter {
+    /// Notes an operation with what is on the disk now.
+    fn note(&self, seen: Seen, range: std::ops::Range<usize>) {
+        let Some((disk, tape)) = &self.tape else { return };
+        let bytes = if matches!(seen, Seen::Write(..)) { self.bytes[range].to_vec() } else { Vec::new() };
+        tape.borrow_mut().steps.push(tape::Step { disk: *disk, seen, bytes });
+    }
 }
 
 /// A disk in memory on which every request is done at once.
@@ -70,26 +84,28 @@ impl Inline for Carry {
         let mut platter = self.0.borrow_mut();
         let (start, count) = (bio.extent().start.0, bio.extent().count.0);
         let range = usize::try_from(start * 512).unwrap()..usize::try_from((start + count) * 512).unwrap();
-        platter.seen.push(match bio.op() {
+        let seen = match bio.op() {
             Op::Read => Seen::Read(start, count),
             Op::Write => Seen::Write(start, count, bio.flags().fua),
             Op::Flush => Seen::Flush,
             Op::Discard => Seen::Discard(start, count),
             Op::WriteZeroes => Seen::Zero(start, count),
-        });
+        };
+        platter.seen.push(seen.clone());
         if platter.bad.iter().any(|&(op, sector)| op == bio.op() && (start..start + count.max(1)).contains(&sector)) {
             return Status::IoError;
         }
         match bio.op() {
             Op::Read => {
-                bio.copy_in(&platter.bytes[range]);
+                bio.copy_in(&platter.bytes[range.clone()]);
             }
             Op::Write => {
-                bio.copy_out(&mut platter.bytes[range]);
+                bio.copy_out(&mut platter.bytes[range.clone()]);
             }
-            Op::WriteZeroes => platter.bytes[range].fill(0),
+            Op::WriteZeroes => platter.bytes[range.clone()].fill(0),
             Op::Flush | Op::Discard => {}
         }
+        platter.note(seen, range);
         Status::Ok
     }
 }
