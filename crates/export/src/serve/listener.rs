@@ -207,15 +207,10 @@ impl Listening {
         self.bell.ring();
     }
 
-    /// Makes the oldest client in its handshake leave; false when there is none.
-    fn evict(&self) -> bool {
-        let oldest = self.half_open.borrow_mut().pop_front();
-        match oldest {
-            Some((_, socket)) => {
-                let _ = shutdown(&*socket, Shutdown::Both);
-                true
-            }
-            None => false,
+    /// Makes the oldest client in its handshake leave.
+    fn evict(&self) {
+        if let Some((_, socket)) = self.half_open.borrow_mut().pop_front() {
+            let _ = shutdown(&*socket, Shutdown::Both);
         }
     }
 
@@ -241,7 +236,7 @@ impl Listening {
     pub(super) async fn run(self: Rc<Self>, shared: Rc<Shared>) {
         while self.ready(&shared).await {
             for _ in 0..TAKEN_MAX {
-                if shared.is_full() && !self.evict() {
+                if shared.is_full() {
                     self.bell.wait(|| shared.closing.get() || !shared.is_full()).await;
                     break;
                 }

@@ -126,7 +126,8 @@ pub struct ServeLimits {
     pub handshake: Duration,
     /// Clients of one listener that may be in their handshake, at least 1; the oldest makes way.
     pub half_open_max: usize,
-    /// Clients of the server; more wait to be taken.
+    /// Clients of the server behind their handshake; while there are so many, nobody is taken, and
+    /// those in their handshake may come on top.
     pub connections_max: usize,
     /// Payload of one client in flight, bytes; a single request may be larger.
     pub payload_bytes_max: u64,
@@ -262,6 +263,8 @@ pub(in crate::serve) struct Shared {
     listeners: RefCell<Vec<Rc<Listening>>>,
     /// Every client, in its handshake or behind it, and whether it is behind it.
     clients: RefCell<BTreeMap<u64, (Rc<OwnedFd>, bool)>>,
+    /// How many clients are behind their handshake.
+    entered: Cell<usize>,
     next_id: Cell<u64>,
     /// Rings for a shutdown that waits for clients to leave.
     left: Bell,
@@ -278,6 +281,7 @@ impl Drop for Guest {
     fn drop(&mut self) {
         if let Some(served) = &self.served {
             served.counts.borrow_mut().connections -= 1;
+            self.shared.entered.set(self.shared.entered.get() - 1);
         }
         self.shared.clients.borrow_mut().remove(&self.id);
         self.shared.left.ring();
@@ -309,7 +313,7 @@ impl Served {
 
 impl Shared {
     fn is_full(&self) -> bool {
-        self.clients.borrow().len() >= self.limits.connections_max
+        self.entered.get() >= self.limits.connections_max
     }
 
     /// Enters a client into the books.
@@ -328,8 +332,10 @@ impl Shared {
             let entered = negotiate::negotiate(&shared, &socket).await;
             listening.handshake_over(guest.id);
             drop(listening);
-            if let Some(entered) = entered {
-                transmit(&shared, socket, guest, entered).await;
+            match entered {
+                Some(entered) => transmit(&shared, socket, guest, entered).await,
+                // A step that is still under way would keep it open.
+                None => drop(shutdown(&*socket, Shutdown::Both)),
             }
         });
         if !started {
@@ -358,6 +364,7 @@ async fn transmit(shared: &Rc<Shared>, socket: Rc<OwnedFd>, mut guest: Guest, mu
         counts.connections_total += 1;
     }
     guest.served = Some(Rc::clone(&served));
+    shared.entered.set(shared.entered.get() + 1);
     let (reactor, pool) = (&shared.reactor, &shared.pool);
     let closing = Rc::clone(&shared.closing);
     let connection = Connection::new(reactor, pool, socket, entered.session, served, shared.limits, closing);
@@ -397,6 +404,7 @@ impl Server {
             closing: Rc::default(),
             listeners: RefCell::default(),
             clients: RefCell::default(),
+            entered: Cell::new(0),
             next_id: Cell::new(0),
             left: Bell::default(),
         }))
