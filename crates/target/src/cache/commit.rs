@@ -84,8 +84,16 @@ impl Cache {
     /// once, what was superseded only when space is short, since the next commit clears it anyway.
     fn has_leaving(&self) -> bool {
         let state = self.state.borrow();
-        let short = state.free.free_blocks() < self.geometry.blocks() / 8;
+        let short = state.free.free_blocks() <= self.geometry.blocks() / 8;
         !self.failed.get() && (!state.leaving.written.is_empty() || (short && !state.leaving.due.is_empty()))
+    }
+
+    /// Somebody waits for space: asks for a round where that makes superseded copies leave.
+    pub(super) fn want_superseded(&self) {
+        let state = self.state.borrow();
+        if !state.leaving.superseded_open.is_empty() || !state.leaving.due.is_empty() {
+            self.round_wanted.set(self.round_wanted.get().max(self.rounds_started.get() + 1));
+        }
     }
 
     /// Notes that blocks were written, for autocommit.
@@ -101,8 +109,7 @@ impl Cache {
     }
 
     async fn round(&self, scratch: &mut Scratch) {
-        self.close_group(scratch).await;
-        let status = if self.failed.get() { Status::IoError } else { self.write_round(scratch).await };
+        let status = self.close_and_write(scratch).await;
         if status.is_ok() {
             let mut state = self.state.borrow_mut();
             for run in scratch.due.drain(..).chain(scratch.written.drain(..)) {
@@ -118,6 +125,17 @@ impl Cache {
         self.work.raise();
     }
 
+    /// Steps ① to ⑤. After an error nothing closes any more: the group that was being committed
+    /// then stays as it is.
+    async fn close_and_write(&self, scratch: &mut Scratch) -> Status {
+        if !self.failed.get() {
+            self.close_group(scratch).await;
+        }
+        self.rounds_started.set(self.rounds_started.get() + 1);
+        self.autocommit_at.set(None);
+        if self.failed.get() { Status::IoError } else { self.write_round(scratch).await }
+    }
+
     /// Step ①.
     async fn close_group(&self, scratch: &mut Scratch) {
         self.state.borrow_mut().close_wanted = true;
@@ -125,8 +143,6 @@ impl Cache {
             let seen = self.open_idle.count();
             self.open_idle.after(seen, None).await;
         }
-        self.rounds_started.set(self.rounds_started.get() + 1);
-        self.autocommit_at.set(None);
         let mut state = self.state.borrow_mut();
         state.close_wanted = false;
         state.close(&mut scratch.group);
@@ -198,11 +214,21 @@ impl Cache {
         if self.origin_flushed.get() >= covered {
             return Status::Ok;
         }
-        let status = call(&*self.origin, Bio::flush()).await.status();
+        let flush = call(&*self.origin, Bio::flush());
+        self.origin_flush_ended(covered, flush.await.status())
+    }
+
+    /// Notes how a flush of the origin ended that covered so many of its writes. When it failed, the
+    /// origin may have dropped what it covered, and a later flush that succeeds says nothing about
+    /// that: blocks in writeback are copied again, but of a bypassed write there is no other copy,
+    /// so no flush may succeed any more.
+    fn origin_flush_ended(&self, covered: u64, status: Status) -> Status {
         if status.is_ok() {
             self.origin_flushed.set(self.origin_flushed.get().max(covered));
+        } else if self.last_bypass.get() > self.origin_flushed.get() {
+            self.latch("a flush of the origin failed with writes in it that are nowhere else");
         }
-        status
+        if self.failed.get() { Status::IoError } else { status }
     }
 
     /// Serves a flush: the commit and the origin's flush go side by side.
@@ -213,11 +239,7 @@ impl Cache {
         let origin = dirty.then(|| call(&*self.origin, Bio::flush()));
         let mut status = self.commit().await;
         if let Some(origin) = origin {
-            let flushed = origin.await.status();
-            if flushed.is_ok() {
-                self.origin_flushed.set(self.origin_flushed.get().max(covered));
-            }
-            status = status.and(flushed);
+            status = status.and(self.origin_flush_ended(covered, origin.await.status()));
         }
         bio.end(status);
     }

@@ -133,6 +133,8 @@ pub struct Cache {
     /// Writes to the origin so far, and how many of them a flush has covered.
     origin_writes: Cell<u64>,
     origin_flushed: Cell<u64>,
+    /// The number of the last of them that nothing but the origin holds.
+    last_bypass: Cell<u64>,
 
     copies: RefCell<Vec<LockRange>>,
     busy_blocks: Cell<u64>,
@@ -184,6 +186,7 @@ impl Cache {
     /// Notes that the origin was written past the cache.
     fn note_bypassed(&self) {
         self.origin_writes.set(self.origin_writes.get() + 1);
+        self.last_bypass.set(self.origin_writes.get());
         if self.bypass_began.get().is_none() {
             self.bypass_began.set(Some(self.reactor.now()));
         }

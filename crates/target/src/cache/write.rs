@@ -58,6 +58,7 @@ impl Cache {
             drop(guard);
             if plan.is_empty() {
                 self.counts.blocked.set(self.counts.blocked.get() + 1);
+                self.want_superseded();
                 self.work.raise();
                 self.space.after(seen, None).await;
             }

@@ -118,7 +118,9 @@ impl Cache {
 
     /// What is to be done now.
     fn goal(&self) -> Goal {
-        if self.failed.get() || (self.suspended.get() && self.draining.get().is_none()) {
+        // Until the last bio has ended that came before a suspend: it may wait for space.
+        let suspended = self.suspended.get() && self.running() == 0;
+        if self.failed.get() || (suspended && self.draining.get().is_none()) {
             return Goal::Rest(None);
         }
         if self.draining.get().is_some() {
@@ -525,7 +527,8 @@ impl Cache {
             let stuck = !self.quarantine.borrow().is_empty();
             if left == 0 || stuck || passes > DRAIN_PASSES_MAX || self.failed.get() || self.closed.get() {
                 self.draining.set(None);
-                return if self.failed.get() || (stuck && left > 0) { Status::IoError } else { Status::Ok };
+                let whole = !self.failed.get() && !(stuck && left > 0);
+                return if whole { self.flush_origin().await } else { Status::IoError };
             }
         }
     }

@@ -51,19 +51,18 @@ impl Cache {
         }
     }
 
-    /// Holds new bios back, commits, and waits for writeback in flight. With `flush_on_suspend`
-    /// everything is written home first.
+    /// Holds new bios back, commits, waits for writeback in flight, and makes durable what went past
+    /// the cache. With `flush_on_suspend` everything is written home first.
     pub async fn suspend(&self) -> Status {
-        if self.suspended.replace(true) {
-            return Status::Ok;
-        }
+        self.suspended.set(true);
         self.settled().await;
         let mut status = self.commit().await;
         if self.flush_on_suspend.replace(false) && status.is_ok() {
             status = self.drain().await;
         }
         self.writeback_left(&(super::super::index::OriginBlock(0)..super::super::index::OriginBlock(u64::MAX >> 1))).await;
-        status.and(self.commit().await)
+        status = status.and(self.commit().await);
+        status.and(self.flush_origin().await)
     }
 
     /// Lets bios in again.
@@ -90,13 +89,15 @@ impl Cache {
         status
     }
 
+    /// Bios that are being served or wait for their turn.
+    pub(in super::super) fn running(&self) -> usize {
+        let reads = self.reads.get().map_or(0, forebay_reactor::JobPool::running);
+        reads + self.changes.get().map_or(0, forebay_reactor::JobPool::running)
+    }
+
     /// Waits until every bio that came before has ended.
     async fn settled(&self) {
-        let running = || {
-            let reads = self.reads.get().map_or(0, forebay_reactor::JobPool::running);
-            reads + self.changes.get().map_or(0, forebay_reactor::JobPool::running)
-        };
-        while running() > 0 && !self.failed.get() {
+        while self.running() > 0 && !self.failed.get() {
             self.reactor.sleep(std::time::Duration::from_millis(1)).await;
         }
     }

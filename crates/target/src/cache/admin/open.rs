@@ -278,13 +278,12 @@ async fn recover(
     Ok(recovered)
 }
 
-/// Clears what was never committed or lost to a newer copy, before anything else is written.
+/// Clears what was never committed or lost to a newer copy, before anything else is written. What a
+/// killed process wrote may be read already without being durable, cleared entries among it: it is
+/// made durable here, or a slot that looks free could be given away while its entry still counts.
 async fn mend(fast: &dyn Target, metadata: &mut Metadata, recovered: &Recovered) -> Result<(), OpenError> {
     if recovered.ties > 0 {
         tracing::warn!("write cache: {} blocks had two identical entries; the one in the higher slot holds", recovered.ties);
-    }
-    if recovered.clear.is_empty() {
-        return Ok(());
     }
     let mut updates: Vec<Update> = Vec::new();
     for &run in &recovered.clear {
@@ -357,8 +356,10 @@ fn build(reactor: &Reactor, pool: &BufferPool, setup: &Setup, geometry: Geometry
         rounds_done: Cell::new(0),
         autocommit_at: Cell::new(None),
         fast_dirty: Cell::new(false),
-        origin_writes: Cell::new(0),
+        // The origin may hold writes of a killed process that no flush has covered.
+        origin_writes: Cell::new(1),
         origin_flushed: Cell::new(0),
+        last_bypass: Cell::new(1),
         copies: RefCell::default(),
         busy_blocks: Cell::new(0),
         copied: RefCell::default(),

@@ -239,22 +239,23 @@ impl Superblock {
     /// The superblock as it stands on a device.
     #[must_use]
     pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
-        self.encode_with(MAGIC)
+        self.encode_with(MAGIC, VERSION)
     }
 
-    /// The superblock as formatting writes it first: without its magic, so that a crash before the
-    /// rest is durable leaves no cache.
+    /// The superblock as formatting writes it first: without its magic and version, so that a crash
+    /// before the rest is durable leaves a fresh device. (With a version it would be neither fresh
+    /// nor a cache, and be refused for ever.)
     #[must_use]
     pub fn encode_without_magic(&self) -> [u8; SUPERBLOCK_BYTES] {
-        self.encode_with(0)
+        self.encode_with(0, 0)
     }
 
-    fn encode_with(&self, magic: u32) -> [u8; SUPERBLOCK_BYTES] {
+    fn encode_with(&self, magic: u32, version: u32) -> [u8; SUPERBLOCK_BYTES] {
         let mut bytes = [0; SUPERBLOCK_BYTES];
         let fields = magic
             .to_le_bytes()
             .into_iter()
-            .chain(VERSION.to_le_bytes())
+            .chain(version.to_le_bytes())
             .chain(self.block_bytes.to_le_bytes())
             .chain(0_u32.to_le_bytes())
             .chain(self.blocks.to_le_bytes())

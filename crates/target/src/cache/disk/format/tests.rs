@@ -94,10 +94,11 @@ fn fresh_is_a_zero_magic_and_version_whatever_follows() {
 }
 
 #[test]
-fn a_cache_half_formatted_has_no_magic_and_is_no_cache() {
-    let bytes = Geometry::for_device(64 * MIB, 0, 4096).unwrap().superblock(0).encode_without_magic();
-    assert_eq!(bytes[..8], [0, 0, 0, 0, 1, 0, 0, 0]);
-    assert_eq!(Media::read(&bytes, 64 * MIB, 0, 4096), Err(FormatError::Magic { found: 0 }));
+fn a_cache_half_formatted_is_a_fresh_device() {
+    let geometry = Geometry::for_device(64 * MIB, 0, 4096).unwrap();
+    let bytes = geometry.superblock(0).encode_without_magic();
+    assert_eq!(bytes[..8], [0; 8]);
+    assert_eq!(Media::read(&bytes, 64 * MIB, 0, 4096), Ok(Media::Fresh(geometry)));
 }
 
 #[test]
