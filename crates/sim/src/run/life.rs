@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::pending;
 use std::rc::Rc;
+use std::time::Duration;
 
 use fastrand::Rng;
 use forebay_block::{Bio, Sector, call};
@@ -20,6 +21,9 @@ const LIVES: u64 = 20;
 const READ_BACK: usize = 512;
 /// Lives of one seed at most, those that end while they recover included.
 const LIVES_MAX: u64 = 400;
+/// Seconds of simulated time after which a life with faults is ended: where a disk is broken for
+/// good, requests may wait for ever.
+const FAULTY_MAX_S: u64 = 600;
 /// Errors in a row after which a life is ended.
 const ERRORS_MAX: u32 = 12;
 
@@ -222,6 +226,7 @@ impl Life {
             self.world.set_faults(self.plan.faults);
             if self.plan.faults {
                 self.client.expect_errors();
+                self.end_in_time();
             }
             self.load(opened).await;
         }
@@ -238,6 +243,16 @@ impl Life {
         if !self.ledger.failed() {
             self.end_now().await;
         }
+    }
+
+    /// Ends the life when somebody waits for a disk that never recovers.
+    fn end_in_time(&self) {
+        let (world, cut) = (self.world.clone(), self.plan.cut);
+        let time = self.reactor.sleep(Duration::from_secs(FAULTY_MAX_S));
+        self.reactor.spawn(async move {
+            time.await;
+            world.cut_now(cut);
+        });
     }
 
     /// Reads the whole device and holds it against what may have survived. False where that was
@@ -312,7 +327,7 @@ impl Life {
 
     async fn maybe_pause(&mut self) {
         if self.rng.u32(0..1000) < self.load.pauses_per_mille {
-            let time = std::time::Duration::from_micros(self.rng.u64(0..self.load.pause_max_ms * 1000));
+            let time = Duration::from_micros(self.rng.u64(0..self.load.pause_max_ms * 1000));
             self.reactor.sleep(time).await;
         }
     }

@@ -135,9 +135,8 @@ impl State {
                 let order = disk.write(sectors.start, data);
                 self.flight(tag).order = Some(order);
             }
-            Kind::Flush if failed => disk.flush_failed(&mut self.rng, floor),
-            Kind::Flush => disk.flush(floor),
-            Kind::Receive | Kind::Send | Kind::Readable => {}
+            Kind::Flush if !failed => disk.flush(floor),
+            Kind::Flush | Kind::Receive | Kind::Send | Kind::Readable => {}
         }
     }
 
@@ -163,6 +162,9 @@ impl State {
         let fua = request.kind == Kind::Write { fua: true } && !failed;
         if let Some(order) = flight.order {
             self.disks[flight.disk].write_done(order, fua, self.done_requests);
+        }
+        if request.kind == Kind::Flush && matches!(flight.fate, Fate::Error { partly: true, .. }) {
+            self.disks[flight.disk].flush_failed(&mut self.rng, flight.floor);
         }
         let moves = matches!(request.kind, Kind::Read | Kind::Write { .. });
         let result = match flight.fate {
