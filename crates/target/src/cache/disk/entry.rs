@@ -32,6 +32,7 @@ pub struct Entry {
 
 impl Entry {
     /// The entry in these bytes.
+    #[inline]
     #[must_use]
     pub fn decode(bytes: &[u8; ENTRY_BYTES]) -> Self {
         let both = u128::from_le_bytes(*bytes);

@@ -7,6 +7,7 @@ mod bits;
 pub mod entry;
 pub mod format;
 pub mod recover;
+mod sequences;
 mod sort;
 
 pub use entry::{ENTRY_BYTES, Entry, SEQ_FREE};

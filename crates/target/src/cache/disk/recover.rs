@@ -11,7 +11,7 @@
 //! 3. Slots that were never committed, and those that lost to another, are to be cleared on the device
 //!    before any of them is used again.
 //! 4. The same entries give the same result, however they are cut into calls of `feed`.
-//! 5. Memory is bounded by the number of slots: about 40 bytes for each where every block is alone,
+//! 5. Memory is bounded by the number of slots: about 35 bytes for each where every block is alone,
 //!    a quarter of a byte for a cache filled in order.
 //!
 //! Units: sectors are 512 bytes; sequence numbers count committed groups.
@@ -26,9 +26,10 @@ use forebay_block::SectorCount;
 use super::bits::Bits;
 use super::entry::{ENTRY_BYTES, Entry, SEQ_FREE};
 use super::format::Geometry;
-use super::sort::{self, Key};
+use super::sequences::Sequences;
+use super::sort::{self, Key, MARK_BITS};
 use crate::cache::index::map::MapBuilder;
-use crate::cache::index::{CacheSlot, CachedExtent, ExtentMap, FreeSpace, ORIGIN_BLOCKS_MAX, OriginBlock, Phase, SlotRun, State};
+use crate::cache::index::{CacheSlot, ExtentMap, FreeSpace, ORIGIN_BLOCKS_MAX, Phase, SlotRun, State};
 
 #[cfg(test)]
 mod tests;
@@ -102,18 +103,19 @@ impl Recovery {
             origin_blocks,
             seq_count,
             slot_bits,
-            key_bits: slot_bits + origin_bits,
             slot: 0,
-            expected: None,
+            expected: NONE,
+            last_seq: NONE,
             used: Bits::new(geometry.blocks()),
             continues: Bits::new(geometry.blocks()),
-            seqs: Vec::new(),
-            clear: Vec::new(),
+            seqs: Sequences::new(geometry.blocks()),
+            clear: Bits::new(geometry.blocks()),
             damage: Vec::new(),
             damaged: 0,
-            sector_max: None,
+            sector_max: 0,
         };
-        let runs = if scan.key_bits <= u64::BITS { Runs::Narrow(Vec::new()) } else { Runs::Wide(Vec::new()) };
+        let runs =
+            if origin_bits + slot_bits + MARK_BITS <= u64::BITS { Runs::Narrow(Vec::new()) } else { Runs::Wide(Vec::new()) };
         Self { scan, runs }
     }
 
@@ -150,6 +152,9 @@ impl Recovery {
     }
 }
 
+/// No origin block and no committed entry has this number.
+const NONE: u64 = u64::MAX;
+
 struct Scan {
     blocks: u32,
     /// Base-2 logarithm of the sectors in a block.
@@ -157,54 +162,76 @@ struct Scan {
     origin_blocks: u64,
     seq_count: u64,
     slot_bits: u32,
-    key_bits: u32,
     /// The slot of the next entry.
     slot: u32,
-    /// The origin block that would continue the run of the last entry.
-    expected: Option<u64>,
+    /// The origin block that would continue the run of the last entry, or [`NONE`].
+    expected: u64,
+    /// The sequence number of the last used slot, or [`NONE`].
+    last_seq: u64,
     /// Slots that hold a recovered block.
     used: Bits,
     /// Slots that continue the run of the slot in front.
     continues: Bits,
-    /// First slot and sequence number of each stretch of used slots with equal ones.
-    seqs: Vec<(u32, u64)>,
-    clear: Vec<SlotRun>,
+    seqs: Sequences,
+    /// Free slots whose entries do not say so.
+    clear: Bits,
     damage: Vec<Damage>,
     damaged: u64,
-    sector_max: Option<u64>,
+    /// The highest origin sector of a committed entry.
+    sector_max: u64,
 }
 
 impl Scan {
     fn feed<K: Key>(&mut self, entries: &[[u8; ENTRY_BYTES]], runs: &mut Vec<K>) {
-        for entry in entries.iter().take((self.blocks - self.slot) as usize) {
-            let slot = self.slot;
-            self.slot += 1;
+        let mut rest = entries.get(..(self.blocks - self.slot) as usize).unwrap_or(entries);
+        while !rest.is_empty() {
+            let to_word_end = (u64::BITS - self.slot % u64::BITS) as usize;
+            let (word, behind) = rest.split_at(to_word_end.min(rest.len()));
+            self.feed_word(word, runs);
+            rest = behind;
+        }
+    }
+
+    /// Reads up to 64 entries, whose bits lie in one word.
+    fn feed_word<K: Key>(&mut self, entries: &[[u8; ENTRY_BYTES]], runs: &mut Vec<K>) {
+        let (mut used, mut continues, mut clear) = (0, 0, 0);
+        let (mut expected, mut last_seq) = (self.expected, self.last_seq);
+        let mut sector_max = self.sector_max;
+        let first = self.slot;
+        let mut bit = 1 << (first % u64::BITS);
+        for (entry, slot) in entries.iter().zip(first..) {
             let Entry { origin_sector, seq } = Entry::decode(entry);
             if seq >= self.seq_count || seq == SEQ_FREE {
-                self.expected = None;
-                if seq != SEQ_FREE {
-                    push_slot(&mut self.clear, slot);
-                }
-                continue;
-            }
-            self.sector_max = self.sector_max.max(Some(origin_sector));
-            let origin = origin_sector >> self.block_shift;
-            if origin << self.block_shift != origin_sector || origin >= self.origin_blocks {
-                self.expected = None;
-                self.note_damage(slot, origin_sector);
-                continue;
-            }
-            self.used.set(slot);
-            if self.expected == Some(origin) {
-                self.continues.set(slot);
+                expected = NONE;
+                clear |= if seq == SEQ_FREE { 0 } else { bit };
             } else {
-                runs.push(K::new(origin, slot, self.slot_bits));
+                sector_max = sector_max.max(origin_sector);
+                let origin = origin_sector >> self.block_shift;
+                if origin << self.block_shift != origin_sector || origin >= self.origin_blocks {
+                    expected = NONE;
+                    self.note_damage(slot, origin_sector);
+                } else {
+                    used |= bit;
+                    if expected == origin {
+                        continues |= bit;
+                        mark_last(runs);
+                    } else {
+                        runs.push(K::new(origin, slot, self.slot_bits));
+                    }
+                    expected = origin + 1;
+                    if seq != last_seq {
+                        self.seqs.push(slot, seq);
+                        last_seq = seq;
+                    }
+                }
             }
-            self.expected = Some(origin + 1);
-            if self.seqs.last().is_none_or(|&(_, last)| last != seq) {
-                self.seqs.push((slot, seq));
-            }
+            bit <<= 1;
         }
+        self.used.set_word(first, used);
+        self.continues.set_word(first, continues);
+        self.clear.set_word(first, clear);
+        (self.expected, self.last_seq, self.sector_max) = (expected, last_seq, sector_max);
+        self.slot += u32::try_from(entries.len()).expect("a word has 64 bits");
     }
 
     #[cold]
@@ -218,35 +245,16 @@ impl Scan {
     }
 
     fn finish<K: Key>(mut self, mut runs: Vec<K>) -> Recovered {
-        sort::sort(&mut runs, self.slot_bits, self.key_bits);
-        let mut map = MapBuilder::new();
-        let mut losers = Vec::new();
-        let mut ties = 0;
-        let mut runs = runs.into_iter().map(|key| self.run(key)).peekable();
-        while let Some(run) = runs.next() {
-            let mut end = run.end();
-            if runs.peek().is_none_or(|next| next.origin >= end) {
-                map.push(run);
-                continue;
-            }
-            let mut several = vec![run];
-            while let Some(next) = runs.next_if(|next| next.origin < end) {
-                end = end.max(next.end());
-                several.push(next);
-            }
-            ties += self.choose(&several, &mut map, &mut losers);
-        }
+        sort::sort(&mut runs, self.slot_bits);
+        let (map, ties) = self.build_map(&runs);
         drop(runs);
-        for &slot in &losers {
-            self.used.clear(slot);
-        }
-        let clear = merged(self.clear, losers);
         let block_sectors = 1 << self.block_shift;
-        let origin_needed = self.sector_max.map_or(0, |sector| sector.saturating_add(block_sectors));
+        let origin_needed =
+            if self.last_seq == NONE && self.damaged == 0 { 0 } else { self.sector_max.saturating_add(block_sectors) };
         Recovered {
-            map: map.finish(),
-            free: FreeSpace::from_used(self.blocks, UsedRuns { used: &self.used, next: 0, blocks: self.blocks }),
-            clear,
+            map,
+            free: FreeSpace::from_used(self.blocks, self.used.runs()),
+            clear: self.clear.runs().collect(),
             damage: self.damage,
             damaged: self.damaged,
             ties,
@@ -254,95 +262,109 @@ impl Scan {
         }
     }
 
-    /// The whole run that begins with `key`.
-    fn run<K: Key>(&self, key: K) -> CachedExtent {
+    /// The whole run that begins with `key`. A marked key has more than one block.
+    #[inline]
+    fn whole_run<K: Key>(&self, key: K) -> Run {
         let slot = key.slot(self.slot_bits);
-        let end = self.continues.next_clear(slot + 1);
-        committed(key.origin(self.slot_bits), slot, end - slot)
+        let count = if key.is_marked() { self.continues.next_clear(slot + 1) - slot } else { 1 };
+        Run { origin: key.origin(self.slot_bits), slot, count }
     }
 
-    /// Chooses, block by block, among runs that overlap; tells how many blocks had equals.
-    fn choose(&self, runs: &[CachedExtent], map: &mut MapBuilder, losers: &mut Vec<u32>) -> u64 {
-        let blocks = |run: &CachedExtent| {
-            let (origin, slot) = (run.origin.0, run.slot.0);
-            (0..run.count).map(move |block| (origin + u64::from(block), slot + block))
-        };
-        let mut slots: Vec<(u64, u32)> = runs.iter().flat_map(blocks).collect();
-        sort_rising_parts(&mut slots);
+    #[inline]
+    fn next_begins_below<K: Key>(&self, end: u64, runs: &[K]) -> bool {
+        runs.first().is_some_and(|next| next.origin(self.slot_bits) < end)
+    }
+
+    /// The map of runs sorted by origin block. Where several hold the same block it chooses one and
+    /// frees the others. Tells how many blocks had equals, too.
+    fn build_map<K: Key>(&mut self, mut runs: &[K]) -> (ExtentMap, u64) {
+        let mut map = MapBuilder::new();
+        let mut rivals = Vec::new();
         let mut ties = 0;
-        for same in slots.chunk_by(|a, b| a.0 == b.0) {
-            let ranked = same.iter().map(|&(origin, slot)| (self.seq(slot), slot, origin));
-            let Some((best_seq, best, origin)) = ranked.clone().max() else { continue };
-            map.push(committed(origin, best, 1));
-            losers.extend(same.iter().map(|&(_, slot)| slot).filter(|&slot| slot != best));
-            ties += u64::from(ranked.filter(|&(seq, ..)| seq == best_seq).count() > 1);
+        while let Some((&key, rest)) = runs.split_first() {
+            runs = rest;
+            let run = self.whole_run(key);
+            if !self.next_begins_below(run.end(), runs) {
+                map.push_run(run.origin, run.slot, run.count, COMMITTED);
+                continue;
+            }
+            rivals.extend(run.blocks());
+            let mut end = run.end();
+            while self.next_begins_below(end, runs)
+                && let Some((&key, rest)) = runs.split_first()
+            {
+                runs = rest;
+                let run = self.whole_run(key);
+                rivals.extend(run.blocks());
+                end = end.max(run.end());
+            }
+            sort_rising_parts(&mut rivals);
+            for same in rivals.chunk_by(|a, b| a.0 == b.0) {
+                let winner = choose(same, &mut self.seqs);
+                map.push_run(winner.origin, winner.slot, 1, COMMITTED);
+                for &(_, loser) in same.iter().filter(|&&(_, slot)| slot != winner.slot) {
+                    self.used.clear(loser);
+                    self.clear.set(loser);
+                }
+                ties += u64::from(winner.tied);
+            }
+            rivals.clear();
         }
-        ties
-    }
-
-    /// The sequence number of a used slot.
-    fn seq(&self, slot: u32) -> u64 {
-        let after = self.seqs.partition_point(|&(first, _)| first <= slot);
-        after.checked_sub(1).and_then(|at| self.seqs.get(at)).map_or(0, |&(_, seq)| seq)
+        (map.finish(), ties)
     }
 }
 
-fn committed(origin: u64, slot: u32, count: u32) -> CachedExtent {
-    let state = State { phase: Phase::Committed, busy: false, stamp: 0 };
-    CachedExtent { origin: OriginBlock(origin), slot: CacheSlot(slot), count, state }
+/// The slot that holds an origin block.
+struct Winner {
+    origin: u64,
+    slot: u32,
+    /// Another slot has the same sequence number.
+    tied: bool,
+}
+
+/// Chooses among slots in rising order that all hold the same origin block.
+fn choose(same: &[(u64, u32)], seqs: &mut Sequences) -> Winner {
+    let mut best: Option<(u64, Winner)> = None;
+    for &(origin, slot) in same {
+        let seq = seqs.of(slot);
+        match &mut best {
+            Some((best_seq, _)) if *best_seq > seq => {}
+            Some((best_seq, winner)) if *best_seq == seq => *winner = Winner { origin, slot, tied: true },
+            _ => best = Some((seq, Winner { origin, slot, tied: false })),
+        }
+    }
+    best.expect("a group of equals is never empty").1
+}
+
+/// Blocks that follow each other on the origin and in the cache.
+struct Run {
+    origin: u64,
+    slot: u32,
+    count: u32,
+}
+
+impl Run {
+    #[inline]
+    fn end(&self) -> u64 {
+        self.origin + u64::from(self.count)
+    }
+
+    /// The blocks, each with its slot.
+    fn blocks(&self) -> impl Iterator<Item = (u64, u32)> {
+        (self.origin..self.end()).zip(self.slot..)
+    }
+}
+
+const COMMITTED: State = State { phase: Phase::Committed, busy: false, stamp: 0 };
+
+/// Marks the key of a run that turns out to have more than one block.
+fn mark_last<K: Key>(runs: &mut [K]) {
+    if let Some(last) = runs.last_mut() {
+        *last = last.marked();
+    }
 }
 
 #[expect(clippy::stable_sort_primitive, reason = "the stable sort merges the few rising parts that this is made of")]
 fn sort_rising_parts(slots: &mut [(u64, u32)]) {
     slots.sort();
-}
-
-/// Adds a slot behind the last run or as a new one.
-fn push_slot(runs: &mut Vec<SlotRun>, slot: u32) {
-    match runs.last_mut() {
-        Some(last) if last.end() == slot => last.count += 1,
-        _ => runs.push(SlotRun { slot: CacheSlot(slot), count: 1 }),
-    }
-}
-
-/// The runs and the single slots as runs in order; they do not overlap.
-fn merged(runs: Vec<SlotRun>, mut slots: Vec<u32>) -> Vec<SlotRun> {
-    if slots.is_empty() {
-        return runs;
-    }
-    slots.sort_unstable();
-    let mut all: Vec<SlotRun> = Vec::new();
-    let mut slots = slots.into_iter().map(|slot| SlotRun { slot: CacheSlot(slot), count: 1 }).peekable();
-    let mut runs = runs.into_iter().peekable();
-    while let Some(run) = match (runs.peek(), slots.peek()) {
-        (Some(run), Some(slot)) if slot.slot < run.slot => slots.next(),
-        (None, _) => slots.next(),
-        _ => runs.next(),
-    } {
-        match all.last_mut() {
-            Some(last) if last.end() == run.slot.0 => last.count += run.count,
-            _ => all.push(run),
-        }
-    }
-    all
-}
-
-/// The runs of used slots, in order.
-struct UsedRuns<'a> {
-    used: &'a Bits,
-    next: u32,
-    blocks: u32,
-}
-
-impl Iterator for UsedRuns<'_> {
-    type Item = SlotRun;
-
-    fn next(&mut self) -> Option<SlotRun> {
-        let slot = self.used.next_set(self.next);
-        if slot >= self.blocks {
-            return None;
-        }
-        self.next = self.used.next_clear(slot);
-        Some(SlotRun { slot: CacheSlot(slot), count: self.next - slot })
-    }
 }

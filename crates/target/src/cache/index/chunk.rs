@@ -35,20 +35,24 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    #[inline]
     pub(super) fn new(origin: u64, slot: u32, count: u32, state: State) -> Self {
         assert!(origin < ORIGIN_BLOCKS_MAX, "origin block {origin} is beyond the index");
         assert!((1..=ENTRY_BLOCKS_MAX).contains(&count), "an entry of {count} blocks");
         Self { origin_count: origin << 16 | u64::from(count - 1), slot, tag: pack(state) }
     }
 
+    #[inline]
     pub(super) fn origin(self) -> u64 {
         self.origin_count >> 16
     }
 
+    #[inline]
     pub(super) fn count(self) -> u32 {
         (self.origin_count & 0xffff) as u32 + 1
     }
 
+    #[inline]
     pub(super) fn end(self) -> u64 {
         self.origin() + u64::from(self.count())
     }
@@ -58,11 +62,13 @@ impl Entry {
     }
 
     /// Slot minus origin block, which is what two extents that continue each other share.
+    #[inline]
     pub(super) fn shift(self) -> u64 {
         u64::from(self.slot).wrapping_sub(self.origin())
     }
 
     /// Whether `next` continues this entry and both fit one.
+    #[inline]
     pub(super) fn joins(self, next: Self) -> bool {
         self.end() == next.origin()
             && self.shift() == next.shift()
@@ -71,6 +77,7 @@ impl Entry {
     }
 
     /// This entry made longer by `blocks`.
+    #[inline]
     pub(super) fn grown(self, blocks: u32) -> Self {
         assert!(self.count() + blocks <= ENTRY_BLOCKS_MAX, "an entry outgrows its count");
         Self { origin_count: self.origin_count + u64::from(blocks), ..self }
@@ -95,6 +102,7 @@ impl Entry {
     }
 }
 
+#[inline]
 fn pack(state: State) -> u32 {
     assert!(state.stamp < State::STAMPS, "a stamp of {} needs more than 29 bits", state.stamp);
     let phase = match state.phase {

@@ -185,9 +185,19 @@ impl MapBuilder {
     /// When the extent does not lie behind the last one, is empty, or reaches beyond the last possible
     /// origin block or slot.
     pub fn push(&mut self, extent: CachedExtent) {
-        self.used += u64::from(extent.count);
-        for entry in entries(extent) {
-            self.tree.push(entry);
+        self.push_run(extent.origin.0, extent.slot.0, extent.count, extent.state);
+    }
+
+    /// As [`MapBuilder::push`], of the parts of an extent.
+    #[inline]
+    pub(in crate::cache) fn push_run(&mut self, origin: u64, slot: u32, count: u32, state: State) {
+        assert!(count > 0, "an extent has at least one block");
+        self.used += u64::from(count);
+        let mut done = 0;
+        while done < count {
+            let part = (count - done).min(ENTRY_BLOCKS_MAX);
+            self.tree.push(origin + u64::from(done), slot + done, part, state);
+            done += part;
         }
     }
 

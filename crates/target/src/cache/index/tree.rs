@@ -15,7 +15,8 @@
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
-use super::chunk::{CHUNK_MAX, CHUNK_MIN, Chunk, Entry, Spare, begun};
+use super::State;
+use super::chunk::{CHUNK_MAX, CHUNK_MIN, Chunk, ENTRY_BLOCKS_MAX, Entry, Spare, begun};
 
 /// Most entries of a chunk made of two small ones; it can grow for a while before it is split.
 const JOINED_MAX: usize = 96;
@@ -369,41 +370,59 @@ pub(super) struct TreeBuilder {
     chunk: Chunk,
     spare: Spare,
     entries: u64,
+    /// Where the last entry ends, and its shift.
     end: u64,
+    shift: u64,
 }
 
 impl TreeBuilder {
     /// Adds an entry behind all others.
-    pub(super) fn push(&mut self, entry: Entry) {
-        assert!(entry.origin() >= self.end, "origin block {} is out of order", entry.origin());
-        self.end = entry.end();
-        if let Some(last) = self.chunk.last_mut()
-            && last.joins(entry)
-        {
-            *last = last.grown(entry.count());
+    #[inline]
+    pub(super) fn push(&mut self, origin: u64, slot: u32, count: u32, state: State) {
+        assert!(origin >= self.end, "origin block {origin} is out of order");
+        let shift = u64::from(slot).wrapping_sub(origin);
+        if origin == self.end && shift == self.shift && self.join(count, state) {
+            self.end += u64::from(count);
             return;
         }
-        if self.chunk.len() == CHUNK_MAX {
-            self.close_chunk();
+        if self.chunk.len() == self.chunk.capacity() {
+            self.next_chunk();
         }
-        if self.chunk.capacity() == 0 {
-            self.chunk = self.spare.take(CHUNK_MAX);
-        }
-        self.chunk.push(entry);
+        self.chunk.push(Entry::new(origin, slot, count, state));
+        self.end = origin + u64::from(count);
+        self.shift = shift;
         self.entries += 1;
+    }
+
+    /// Makes the last entry longer where it can be.
+    fn join(&mut self, count: u32, state: State) -> bool {
+        match self.chunk.last_mut() {
+            Some(last) if last.state() == state && last.count() + count <= ENTRY_BLOCKS_MAX => {
+                *last = last.grown(count);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Begins a chunk; the one before is full.
+    #[cold]
+    fn next_chunk(&mut self) {
+        self.close_chunk();
+        self.chunk = self.spare.take(CHUNK_MAX);
     }
 
     /// The tree.
     pub(super) fn finish(mut self) -> Tree {
-        if !self.chunk.is_empty() {
-            self.spare.shrink(&mut self.chunk);
-            self.close_chunk();
-        }
+        self.spare.shrink(&mut self.chunk);
+        self.close_chunk();
         Tree { chunks: self.full.into_iter().collect(), spare: self.spare, entries: self.entries }
     }
 
     fn close_chunk(&mut self) {
-        self.full.push((self.chunk[0].origin(), std::mem::take(&mut self.chunk)));
+        if let Some(first) = self.chunk.first() {
+            self.full.push((first.origin(), std::mem::take(&mut self.chunk)));
+        }
     }
 }
 

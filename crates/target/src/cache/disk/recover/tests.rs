@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fastrand::Rng;
 
 use super::*;
-use crate::cache::index::Piece;
+use crate::cache::index::{OriginBlock, Piece};
 
 const SEQ_COUNT: u64 = 100;
 const BLOCK_SECTORS: u64 = 8;
