@@ -1,0 +1,153 @@
+//! From table text to running targets.
+//!
+//! ```text
+//!   TableText ── each row ──▶ open devices ──▶ make its target ──▶ Row      all rows ──▶ Table
+//! ```
+
+use std::rc::Rc;
+
+use forebay_block::{Extent, Row, Sector, Target};
+use forebay_device::DeviceError;
+use forebay_reactor::{BufferPool, Reactor};
+use forebay_target::BuildError;
+use forebay_target::cache::options::CacheArgs;
+use forebay_target::cache::{self, Setup};
+use forebay_target::delay::{Delay, Leg, Legs};
+use forebay_target::error::Failing;
+use forebay_target::flaky::Flaky;
+use forebay_target::linear::Linear;
+use forebay_target::log::LogWrites;
+use forebay_target::stats::Stats;
+use forebay_target::stripe::Stripe;
+
+use crate::device::{DeviceName, Devices, OpenDevice};
+use crate::stack::{OpenCache, OpenError};
+use crate::text::{Detour, Place, RowText, TargetText};
+
+/// What a stack is made of, as far as it is open.
+#[derive(Default)]
+pub(crate) struct Parts {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) caches: Vec<OpenCache>,
+    pub(crate) counters: Vec<(Extent, Rc<Stats>)>,
+    pub(crate) devices: Vec<OpenDevice>,
+}
+
+/// Makes the targets of one stack.
+pub(crate) struct Assembly<'a> {
+    pub(crate) devices: &'a Devices,
+    pub(crate) pool: &'a BufferPool,
+    /// Whether devices that are only read and written through are opened for reading only.
+    pub(crate) read_only: bool,
+    pub(crate) parts: Parts,
+}
+
+/// What is wrong with one row, before its line is known.
+enum Trouble {
+    Device(DeviceError),
+    Build(BuildError),
+    Same(String),
+    Cache { fast: String, origin: String, error: cache::OpenError },
+}
+
+impl From<DeviceError> for Trouble {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
+    }
+}
+
+impl From<BuildError> for Trouble {
+    fn from(error: BuildError) -> Self {
+        Self::Build(error)
+    }
+}
+
+impl Assembly<'_> {
+    /// Opens what `row` needs and adds its target.
+    pub(crate) async fn add(&mut self, row: &RowText) -> Result<(), OpenError> {
+        let line = row.line;
+        let target = self.target(row).await.map_err(|trouble| match trouble {
+            Trouble::Device(source) => OpenError::Device { line, source },
+            Trouble::Build(source) => OpenError::Target { line, source },
+            Trouble::Same(name) => OpenError::SameDevice { line, name },
+            Trouble::Cache { fast, origin, error } => OpenError::Cache { line, fast, origin, source: error },
+        })?;
+        self.parts.rows.push(Row { extent: row.extent, target });
+        Ok(())
+    }
+
+    async fn target(&mut self, row: &RowText) -> Result<Rc<dyn Target>, Trouble> {
+        let reactor = self.devices.reactor().clone();
+        Ok(match &row.target {
+            TargetText::Linear(place) => self.linear(place, row.extent)?,
+            TargetText::Stats(place) => {
+                let stats = Rc::new(Stats::new(self.linear(place, row.extent)?));
+                self.parts.counters.push((row.extent, Rc::clone(&stats)));
+                stats
+            }
+            TargetText::Striped { chunk, columns } => {
+                let opened: Result<Vec<_>, Trouble> =
+                    columns.iter().map(|place| Ok((self.open(&place.device)?, place.offset))).collect();
+                Rc::new(Stripe::new(opened?, *chunk, row.extent.count)?)
+            }
+            TargetText::Error => Rc::new(Failing::new(row.extent.count)),
+            TargetText::Delay { read, write, flush } => {
+                let read = self.leg(read, row.extent)?;
+                let write = write.as_ref().map(|detour| self.leg(detour, row.extent)).transpose()?;
+                let flush = flush.as_ref().map(|detour| self.leg(detour, row.extent)).transpose()?;
+                let write = write.unwrap_or_else(|| read.clone());
+                let flush = flush.unwrap_or_else(|| write.clone());
+                Rc::new(Delay::new(reactor, Legs { read, write, flush })?)
+            }
+            TargetText::Flakey(place, flakiness) => Rc::new(Flaky::new(reactor, self.linear(place, row.extent)?, *flakiness)?),
+            TargetText::LogWrites { device, log } => {
+                let below = self.linear(&Place { device: device.clone(), offset: Sector(0) }, row.extent)?;
+                let log = self.open(log)?;
+                Rc::new(LogWrites::new(below, log)?)
+            }
+            TargetText::Writecache { args, origin, fast } => self.cache(&reactor, args, [origin, fast], row.extent).await?,
+        })
+    }
+
+    /// Opens a device, and notes it as one of this stack.
+    fn open(&mut self, name: &DeviceName) -> Result<Rc<dyn Target>, DeviceError> {
+        let device = self.devices.open(name, self.read_only)?;
+        let target = Rc::clone(&device.target);
+        if !self.parts.devices.iter().any(|known| known.id == device.id) {
+            self.parts.devices.push(device);
+        }
+        Ok(target)
+    }
+
+    fn linear(&mut self, place: &Place, extent: Extent) -> Result<Rc<dyn Target>, Trouble> {
+        let device = self.open(&place.device)?;
+        if place.offset == Sector(0) && device.sectors() == extent.count {
+            return Ok(device);
+        }
+        Ok(Rc::new(Linear::new(device, place.offset, extent.count)?))
+    }
+
+    fn leg(&mut self, detour: &Detour, extent: Extent) -> Result<Leg, Trouble> {
+        Ok(Leg { below: self.linear(&detour.place, extent)?, delay: detour.delay })
+    }
+
+    async fn cache(
+        &mut self,
+        reactor: &Reactor,
+        args: &CacheArgs,
+        names: [&DeviceName; 2],
+        extent: Extent,
+    ) -> Result<Rc<dyn Target>, Trouble> {
+        let [origin_name, fast_name] = names.map(ToString::to_string);
+        let [origin, fast] = [self.open(names[0])?, self.open(names[1])?];
+        if Rc::ptr_eq(&origin, &fast) {
+            return Err(Trouble::Same(fast_name));
+        }
+        let options = args.options.clone();
+        let setup = Setup { fast, origin, sectors: extent.count, block_bytes: args.block_bytes, options, extend: true };
+        let trouble = |error| Trouble::Cache { fast: fast_name.clone(), origin: origin_name.clone(), error };
+        let cache = Box::pin(cache::open(reactor, self.pool, setup)).await.map_err(trouble)?;
+        self.parts.caches.push(OpenCache { extent, origin: origin_name, fast: fast_name, cache: Rc::clone(&cache) });
+        Ok(cache)
+    }
+}

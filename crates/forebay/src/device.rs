@@ -1,0 +1,195 @@
+//! The devices of a stack: how they are named, and that each is opened once.
+//!
+//! Two names of one file (links, relative and absolute paths) are one device. Every mention of
+//! `ram:SIZE` or `null:SIZE` is a device of its own.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use forebay_block::{SectorCount, Target};
+use forebay_device::{DeviceError, FileDevice, FileOptions, NullDevice, RamDevice};
+use forebay_reactor::{DeviceId, Reactor};
+
+/// What a word of a table line names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceName {
+    /// A file or block device.
+    File(PathBuf),
+    /// `ram:SIZE`: memory, gone with the process.
+    Ram {
+        /// Size, bytes.
+        bytes: u64,
+    },
+    /// `null:SIZE`: keeps nothing, reads as zeroes.
+    Null {
+        /// Size, bytes.
+        bytes: u64,
+    },
+}
+
+impl DeviceName {
+    /// Reads a word; `None` where the size of a RAM or null device is not one. A file whose name
+    /// begins with `ram:` or `null:` is written with `./` in front.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        if let Some(size) = word.strip_prefix("ram:") {
+            return parse_bytes(size).map(|bytes| Self::Ram { bytes });
+        }
+        if let Some(size) = word.strip_prefix("null:") {
+            return parse_bytes(size).map(|bytes| Self::Null { bytes });
+        }
+        Some(Self::File(PathBuf::from(word)))
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Ram { bytes } => write!(f, "ram:{bytes}"),
+            Self::Null { bytes } => write!(f, "null:{bytes}"),
+        }
+    }
+}
+
+/// Reads a size in bytes: a whole number, with `K`, `M`, `G` or `T` behind it for powers of 1024.
+///
+/// ```
+/// assert_eq!(forebay::parse_bytes("64M"), Some(64 << 20));
+/// assert_eq!(forebay::parse_bytes("512"), Some(512));
+/// assert_eq!(forebay::parse_bytes("lots"), None);
+/// ```
+#[must_use]
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+    let unit = text.get(digits.len()..)?.to_ascii_lowercase();
+    let shift = match unit.trim_end_matches('b').trim_end_matches('i') {
+        "" if !unit.contains('i') => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return None,
+    };
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number: u64 = if plain { digits.parse().ok()? } else { return None };
+    number.checked_mul(1 << shift)
+}
+
+/// A device in use, with what is asked about it later.
+#[derive(Clone)]
+pub(crate) struct OpenDevice {
+    pub(crate) name: String,
+    pub(crate) target: Rc<dyn Target>,
+    pub(crate) id: DeviceId,
+    /// Whether it is file I/O that goes past the page cache.
+    pub(crate) direct: bool,
+}
+
+/// Tells files apart whatever they are called: their device and inode, or for a block device its
+/// own number.
+type Identity = (u64, u64);
+
+struct Opened {
+    identity: Option<Identity>,
+    read_only: bool,
+    device: OpenDevice,
+}
+
+/// The devices that the stacks of one reactor have open.
+pub struct Devices {
+    reactor: Reactor,
+    options: FileOptions,
+    opened: RefCell<Vec<Opened>>,
+}
+
+impl Devices {
+    /// None yet. `options` say how files are opened; whether for reading only is decided stack by
+    /// stack.
+    #[must_use]
+    pub fn new(reactor: &Reactor, options: FileOptions) -> Self {
+        Self { reactor: reactor.clone(), options, opened: RefCell::default() }
+    }
+
+    pub(crate) fn reactor(&self) -> &Reactor {
+        &self.reactor
+    }
+
+    /// Opens what `name` names, or gives what is open already.
+    pub(crate) fn open(&self, name: &DeviceName, read_only: bool) -> Result<OpenDevice, DeviceError> {
+        let (device, identity) = match name {
+            DeviceName::Ram { bytes } => {
+                let ram = RamDevice::new(&self.reactor, SectorCount(bytes / 512))?;
+                let id = ram.id();
+                (OpenDevice { name: name.to_string(), target: ram, id, direct: false }, None)
+            }
+            DeviceName::Null { bytes } => {
+                let null = NullDevice::new(&self.reactor, SectorCount(bytes / 512))?;
+                let id = null.id();
+                (OpenDevice { name: name.to_string(), target: null, id, direct: false }, None)
+            }
+            DeviceName::File(path) => {
+                let identity = identity(path);
+                if let Some(device) = self.find(identity, read_only) {
+                    return Ok(device);
+                }
+                let file = FileDevice::open(&self.reactor, path, &FileOptions { read_only, ..self.options.clone() })?;
+                let (id, direct) = (file.id(), file.is_direct());
+                (OpenDevice { name: name.to_string(), target: file, id, direct }, identity)
+            }
+        };
+        self.opened.borrow_mut().push(Opened { identity, read_only, device: device.clone() });
+        Ok(device)
+    }
+
+    /// A file that is open already, for the same kind of access.
+    fn find(&self, identity: Option<Identity>, read_only: bool) -> Option<OpenDevice> {
+        let opened = self.opened.borrow();
+        let same = |open: &&Opened| identity.is_some() && open.identity == identity && open.read_only == read_only;
+        opened.iter().find(same).map(|open| open.device.clone())
+    }
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    let metadata = std::fs::metadata(path).ok()?;
+    let block_device = metadata.file_type().is_block_device();
+    Some(if block_device { (u64::MAX, metadata.rdev()) } else { (metadata.dev(), metadata.ino()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, bytes) in [
+            ("0", Some(0)),
+            ("7", Some(7)),
+            ("1k", Some(1024)),
+            ("2KiB", Some(2048)),
+            ("3MB", Some(3 << 20)),
+            ("4G", Some(4 << 30)),
+            ("5t", Some(5 << 40)),
+            ("", None),
+            ("M", None),
+            ("1i", None),
+            ("1 M", None),
+            ("-1", None),
+            ("1.5G", None),
+            ("99999999999T", None),
+        ] {
+            assert_eq!(parse_bytes(text), bytes, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_read_and_written() {
+        assert_eq!(DeviceName::parse("ram:1M"), Some(DeviceName::Ram { bytes: 1 << 20 }));
+        assert_eq!(DeviceName::parse("null:512").map(|name| name.to_string()), Some("null:512".to_owned()));
+        assert_eq!(DeviceName::parse("./ram:1M"), Some(DeviceName::File("./ram:1M".into())));
+        assert_eq!(DeviceName::parse("ram:"), None);
+    }
+}

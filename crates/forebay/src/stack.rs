@@ -1,0 +1,333 @@
+//! A stack: one named, running tree of targets, opened from table text.
+//!
+//! ```text
+//!   open ─▶ serve through `table()` ─▶ status, message, suspend, resume, drain ─▶ close
+//! ```
+//!
+//! 1. Whatever a failed opening had opened is closed again.
+//! 2. Closing commits; dirty blocks stay in their cache, where the next opening finds them.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use forebay_block::{Bio, Extent, Row, SectorCount, Status, Table, TableError, Target, call};
+use forebay_device::{DeviceError, FileOptions};
+use forebay_reactor::{BufferPool, Reactor};
+use forebay_target::BuildError;
+use forebay_target::cache::{self, Cache, MessageError};
+use forebay_target::stats::Stats;
+
+use crate::assemble::{Assembly, Parts};
+use crate::device::{Devices, OpenDevice};
+use crate::status::{CacheLayer, CountedLayer, DeviceLayer, StackStatus};
+use crate::text::{TableText, TextError};
+
+/// Why a stack does not open: one sentence that names the table line and the device.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The text is not a table. The only kind that is wrong whatever the devices hold.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// A device does not open.
+    #[error("table line {line}: {source}")]
+    Device {
+        /// Place in the text, from 1.
+        line: usize,
+        /// Why.
+        source: DeviceError,
+    },
+    /// A target does not fit its devices.
+    #[error("table line {line}: {source}")]
+    Target {
+        /// Place in the text, from 1.
+        line: usize,
+        /// Why.
+        source: BuildError,
+    },
+    /// A cache does not open.
+    #[error("table line {line}: the cache on {fast} in front of {origin} does not open: {source}")]
+    Cache {
+        /// Place in the text, from 1.
+        line: usize,
+        /// The fast device.
+        fast: String,
+        /// The slow device.
+        origin: String,
+        /// Why.
+        source: cache::OpenError,
+    },
+    /// One device in two roles.
+    #[error("table line {line}: {name} cannot be its own cache: give two devices")]
+    SameDevice {
+        /// Place in the text, from 1.
+        line: usize,
+        /// The device.
+        name: String,
+    },
+    /// The rows do not fit together.
+    #[error("{0}")]
+    Table(#[from] TableError),
+}
+
+/// How far a drain has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DrainProgress {
+    /// Bytes that were dirty when it began.
+    pub at_start_bytes: u64,
+    /// Bytes that still are.
+    pub left_bytes: u64,
+    /// How long it has taken so far.
+    pub elapsed: Duration,
+}
+
+impl DrainProgress {
+    /// Time until the end at the mean speed so far; `None` before anything was written.
+    #[must_use]
+    pub fn time_left(&self) -> Option<Duration> {
+        let done = self.at_start_bytes.checked_sub(self.left_bytes).filter(|&done| done > 0)?;
+        let millis = self.elapsed.as_millis() * u128::from(self.left_bytes) / u128::from(done);
+        Some(Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)))
+    }
+}
+
+/// A cache of a stack.
+pub(crate) struct OpenCache {
+    pub(crate) extent: Extent,
+    pub(crate) origin: String,
+    pub(crate) fast: String,
+    pub(crate) cache: Rc<Cache>,
+}
+
+/// One named, running tree of targets.
+pub struct Stack {
+    name: String,
+    reactor: Reactor,
+    table: Rc<Table>,
+    caches: Vec<OpenCache>,
+    counters: Vec<(Extent, Rc<Stats>)>,
+    devices: Vec<OpenDevice>,
+}
+
+impl Stack {
+    /// Opens the stack that `text` describes, with devices of its own. For stacks that share
+    /// devices, or are opened otherwise, see [`Stack::open_on`].
+    ///
+    /// # Errors
+    /// [`OpenError`], one sentence.
+    pub async fn open(reactor: &Reactor, pool: &BufferPool, name: &str, text: &str) -> Result<Self, OpenError> {
+        let text = TableText::parse(text)?;
+        let devices = Devices::new(reactor, FileOptions::default());
+        Self::open_on(&devices, pool, name, &text, false).await
+    }
+
+    /// Opens a stack on `devices`, which other stacks may use too. With `read_only`, devices are
+    /// opened for reading only, where the table allows it
+    /// ([`writes_when_opened`](TableText::writes_when_opened)).
+    ///
+    /// # Errors
+    /// [`OpenError`], one sentence.
+    pub async fn open_on(
+        devices: &Devices,
+        pool: &BufferPool,
+        name: &str,
+        text: &TableText,
+        read_only: bool,
+    ) -> Result<Self, OpenError> {
+        let read_only = read_only && !text.writes_when_opened();
+        let mut assembly = Assembly { devices, pool, read_only, parts: Parts::default() };
+        for row in text.rows() {
+            if let Err(error) = assembly.add(row).await {
+                close_caches(&assembly.parts.caches).await;
+                return Err(error);
+            }
+        }
+        let Parts { rows, caches, counters, devices: opened } = assembly.parts;
+        let table = match Table::new(rows) {
+            Ok(table) => Rc::new(table),
+            Err(error) => {
+                close_caches(&caches).await;
+                return Err(error.into());
+            }
+        };
+        let reactor = devices.reactor().clone();
+        Ok(Self { name: name.to_owned(), reactor, table, caches, counters, devices: opened })
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its size.
+    #[must_use]
+    pub fn sectors(&self) -> SectorCount {
+        self.table.sectors()
+    }
+
+    /// Where requests go.
+    #[must_use]
+    pub fn table(&self) -> &Rc<Table> {
+        &self.table
+    }
+
+    /// Its write caches, in the order of the table.
+    pub fn caches(&self) -> impl Iterator<Item = &Rc<Cache>> {
+        self.caches.iter().map(|open| &open.cache)
+    }
+
+    /// What its layers did so far.
+    #[must_use]
+    pub fn status(&self) -> StackStatus {
+        let cache = |open: &OpenCache| CacheLayer {
+            extent: open.extent,
+            origin: open.origin.clone(),
+            fast: open.fast.clone(),
+            status: open.cache.status(),
+        };
+        let counted = |(extent, stats): &(Extent, Rc<Stats>)| CountedLayer { extent: *extent, snapshot: stats.snapshot() };
+        let device = |device: &OpenDevice| DeviceLayer {
+            name: device.name.clone(),
+            kind: device.target.kind(),
+            sectors: device.target.sectors(),
+            direct: device.direct,
+            counts: self.reactor.device_counts(device.id),
+        };
+        StackStatus {
+            sectors: self.sectors(),
+            rows: self.table.rows().iter().map(|row: &Row| (row.extent, row.target.kind())).collect(),
+            caches: self.caches.iter().map(cache).collect(),
+            counted: self.counters.iter().map(counted).collect(),
+            devices: self.devices.iter().map(device).collect(),
+        }
+    }
+
+    /// Bytes that are in the caches and not yet on their origins.
+    #[must_use]
+    pub fn dirty_bytes(&self) -> u64 {
+        let bytes = |status: cache::CacheStatus| status.dirty * u64::from(status.block_bytes);
+        self.caches().map(|cache| bytes(cache.status())).sum()
+    }
+
+    /// Carries out a message on every cache of the stack: `flush`, `flush_on_suspend`, `cleaner` or
+    /// `clear_stats`.
+    ///
+    /// # Errors
+    /// [`MessageError`]; also when the stack has no cache.
+    pub async fn message(&self, words: &[&str]) -> Result<(), StackError> {
+        self.needs_cache("messages reach")?;
+        for cache in self.caches() {
+            cache.message(words).await?;
+        }
+        Ok(())
+    }
+
+    /// Holds new requests of the caches back, commits, and waits for writeback in flight.
+    ///
+    /// # Errors
+    /// When the stack has no cache, or not everything could be committed; it is suspended then, too.
+    pub async fn suspend(&self) -> Result<(), StackError> {
+        self.needs_cache("suspend holds")?;
+        let mut status = Status::Ok;
+        for cache in self.caches() {
+            status = status.and(cache.suspend().await);
+        }
+        if status.is_ok() { Ok(()) } else { Err(StackError::Commit(self.name.clone())) }
+    }
+
+    /// Lets requests in again.
+    ///
+    /// # Errors
+    /// When the stack has no cache.
+    pub fn resume(&self) -> Result<(), StackError> {
+        self.needs_cache("resume lets on")?;
+        self.caches().for_each(|cache| cache.resume());
+        Ok(())
+    }
+
+    fn needs_cache(&self, what: &'static str) -> Result<(), StackError> {
+        if self.caches.is_empty() { Err(StackError::NoCache { name: self.name.clone(), what }) } else { Ok(()) }
+    }
+
+    /// Writes everything dirty to the origins; calls `report` now and then, and once at the end.
+    ///
+    /// # Errors
+    /// When something could not be written, or the stack is suspended.
+    pub async fn drain(&self, every: Duration, mut report: impl FnMut(DrainProgress)) -> Result<(), StackError> {
+        let began = self.reactor.now();
+        let at_start_bytes = self.dirty_bytes();
+        let mut progress = || {
+            let left_bytes = self.dirty_bytes().min(at_start_bytes);
+            report(DrainProgress { at_start_bytes, left_bytes, elapsed: self.reactor.now().saturating_sub(began) });
+        };
+        let mut result = Ok(());
+        for cache in self.caches() {
+            let flushed = with_ticks(&self.reactor, every, cache.message(&["flush"]), &mut progress).await;
+            result = result.and(flushed.map_err(StackError::from));
+        }
+        progress();
+        result
+    }
+
+    /// Makes everything durable and ends the caches; dirty blocks stay in them. The last thing done
+    /// to a stack, once nobody submits to it any more.
+    ///
+    /// # Errors
+    /// When not everything could be committed.
+    pub async fn close(&self) -> Result<(), StackError> {
+        let flushed = call(&*self.table, Bio::flush()).await.status();
+        let closed = close_caches(&self.caches).await;
+        if flushed.and(closed).is_ok() { Ok(()) } else { Err(StackError::Commit(self.name.clone())) }
+    }
+}
+
+/// Why something was not done to a running stack.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StackError {
+    /// Only caches can do it.
+    #[error("{name} has no write cache: {what} only write caches")]
+    NoCache {
+        /// Of the stack.
+        name: String,
+        /// What was asked.
+        what: &'static str,
+    },
+    /// The cache refused.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// A device failed while everything was being made durable.
+    #[error("not everything of {0} could be made durable: look at the log for the device's own error")]
+    Commit(String),
+}
+
+async fn close_caches(caches: &[OpenCache]) -> Status {
+    let mut status = Status::Ok;
+    for open in caches {
+        status = status.and(open.cache.close().await);
+    }
+    status
+}
+
+/// Waits for `work`, and calls `tick` every so often meanwhile.
+async fn with_ticks<F: Future>(reactor: &Reactor, every: Duration, work: F, mut tick: impl FnMut()) -> F::Output {
+    let mut work = pin!(work);
+    loop {
+        let mut sleep = pin!(reactor.sleep(every));
+        let done = poll_fn(|cx| {
+            if let Poll::Ready(output) = work.as_mut().poll(cx) {
+                return Poll::Ready(Some(output));
+            }
+            sleep.as_mut().poll(cx).map(|()| None)
+        })
+        .await;
+        if let Some(output) = done {
+            return output;
+        }
+        tick();
+    }
+}

@@ -1,0 +1,58 @@
+//! What the layers of a stack did so far, as plain numbers with names.
+
+use forebay_block::{Extent, SectorCount};
+use forebay_reactor::DeviceCounts;
+use forebay_target::cache::CacheStatus;
+use forebay_target::stats::Snapshot;
+
+/// A snapshot of a stack, layer by layer from the top.
+#[derive(Clone, Debug)]
+pub struct StackStatus {
+    /// Its size.
+    pub sectors: SectorCount,
+    /// Its table: what serves which sectors.
+    pub rows: Vec<(Extent, &'static str)>,
+    /// Its write caches.
+    pub caches: Vec<CacheLayer>,
+    /// Its `stats` targets.
+    pub counted: Vec<CountedLayer>,
+    /// The devices at the bottom. A device that several stacks use is counted for all of them.
+    pub devices: Vec<DeviceLayer>,
+}
+
+/// A write cache.
+#[derive(Clone, Debug)]
+pub struct CacheLayer {
+    /// The sectors of the table that it serves.
+    pub extent: Extent,
+    /// The slow device, as the table names it.
+    pub origin: String,
+    /// The fast device, as the table names it.
+    pub fast: String,
+    /// What it tells about itself.
+    pub status: CacheStatus,
+}
+
+/// A `stats` target.
+#[derive(Clone, Debug)]
+pub struct CountedLayer {
+    /// The sectors of the table that it serves.
+    pub extent: Extent,
+    /// What it counted.
+    pub snapshot: Snapshot,
+}
+
+/// A device.
+#[derive(Clone, Debug)]
+pub struct DeviceLayer {
+    /// As the table names it.
+    pub name: String,
+    /// `file`, `ram` or `null`.
+    pub kind: &'static str,
+    /// Its size.
+    pub sectors: SectorCount,
+    /// Whether its I/O goes past the page cache.
+    pub direct: bool,
+    /// What it was asked, and in how many requests.
+    pub counts: DeviceCounts,
+}

@@ -1,0 +1,173 @@
+//! Stacks over memory and over files: opened, written, told things, closed and opened again.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::{Bio, Sector, Status, Target, call};
+
+use super::*;
+
+/// Runs `work` on a reactor of its own.
+fn run<T>(work: impl AsyncFnOnce(&Reactor, &BufferPool) -> T) -> T {
+    let reactor = Reactor::new(engine(Engine::Auto).unwrap());
+    let pool = BufferPool::new(&reactor);
+    let output = reactor.run(work(&reactor, &pool)).unwrap();
+    reactor.clear();
+    output
+}
+
+async fn write(stack: &Stack, pool: &BufferPool, sector: u64, byte: u8) -> Status {
+    let mut payload = pool.take(4096);
+    payload.bytes_mut().fill(byte);
+    call(&**stack.table(), Bio::write(Sector(sector), Rc::clone(payload.segments()), 0, 4096)).await.status()
+}
+
+async fn read(stack: &Stack, pool: &BufferPool, sector: u64) -> Vec<u8> {
+    let mut payload = pool.take(4096);
+    let bio = call(&**stack.table(), Bio::read(Sector(sector), Rc::clone(payload.segments()), 0, 4096)).await;
+    assert_eq!(bio.status(), Status::Ok);
+    drop(bio);
+    payload.bytes_mut()[..4096].to_vec()
+}
+
+/// A folder of this test alone, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("forebay-stack-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str, bytes: u64) -> String {
+        let path = self.0.join(name);
+        File::create(&path).unwrap().set_len(bytes).unwrap();
+        path.display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn rows_of_every_kind_make_one_table() {
+    let text = "0 8 linear ram:1M 2040; 8 16 striped 2 4 ram:1M 0 ram:1M 8; 24 8 error; 32 8 delay ram:1M 0 1\n\
+                40 8 flakey ram:1M 0 1000 0; 48 8 log-writes ram:1M ram:1M; 56 8 stats null:4K 0\n\
+                64 2048 writecache s ram:1M ram:1M 4096 0";
+    run(async |reactor, pool| {
+        let stack = Stack::open(reactor, pool, "all", text).await.unwrap();
+        let status = stack.status();
+        let kinds: Vec<_> = status.rows.iter().map(|(_, kind)| *kind).collect();
+        assert_eq!(kinds, ["linear", "striped", "error", "delay", "flakey", "log-writes", "stats", "writecache"]);
+        assert_eq!((stack.sectors().0, status.caches.len(), status.counted.len(), status.devices.len()), (2112, 1, 1, 10));
+        for sector in (0..72).step_by(8) {
+            let expected = if sector == 24 { Status::IoError } else { Status::Ok };
+            assert_eq!(write(&stack, pool, sector, 1).await, expected, "sector {sector}");
+        }
+        assert_eq!(read(&stack, pool, 64).await, [1; 4096]);
+        assert_eq!(stack.status().counted[0].snapshot.of(forebay_block::Op::Write).requests, 1);
+    });
+}
+
+#[test]
+fn closing_keeps_dirty_data_in_the_cache_and_draining_empties_it() {
+    let folder = Folder::new("dirty");
+    let (origin, cache) = (folder.file("origin", 1 << 20), folder.file("cache", 1 << 20));
+    let text = format!("0 2048 writecache s {origin} {cache} 4096 0");
+    run(async |reactor, pool| {
+        let stack = Stack::open(reactor, pool, "disk", &text).await.unwrap();
+        assert_eq!(write(&stack, pool, 8, 7).await, Status::Ok);
+        stack.close().await.unwrap();
+    });
+    assert!(std::fs::read(&origin).unwrap().iter().all(|&byte| byte == 0));
+    run(async |reactor, pool| {
+        let stack = Stack::open(reactor, pool, "disk", &text).await.unwrap();
+        assert_eq!((stack.dirty_bytes(), read(&stack, pool, 8).await), (4096, vec![7; 4096]));
+        let mut last = DrainProgress::default();
+        stack.drain(Duration::from_millis(1), |progress| last = progress).await.unwrap();
+        assert_eq!((last.at_start_bytes, last.left_bytes, stack.dirty_bytes()), (4096, 0, 0));
+        stack.close().await.unwrap();
+    });
+    assert!(std::fs::read(&origin).unwrap()[4096..8192].iter().all(|&byte| byte == 7));
+}
+
+#[test]
+fn one_file_under_two_names_is_one_device() {
+    let folder = Folder::new("names");
+    let path = folder.file("disk", 1 << 20);
+    let link = folder.0.join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    run(async |reactor, pool| {
+        let text = format!("0 8 linear {path} 0; 8 8 linear {} 0", link.display());
+        let stack = Stack::open(reactor, pool, "twice", &text).await.unwrap();
+        assert_eq!(write(&stack, pool, 0, 3).await, Status::Ok);
+        assert_eq!(read(&stack, pool, 8).await, [3; 4096]);
+        assert_eq!(stack.status().devices.len(), 1);
+    });
+}
+
+#[test]
+fn a_device_cannot_be_its_own_cache() {
+    let folder = Folder::new("own");
+    let path = folder.file("disk", 1 << 20);
+    let text = format!("0 2048 writecache s {path} {path} 4096 0");
+    let error = run(async |reactor, pool| Stack::open(reactor, pool, "own", &text).await.err().unwrap().to_string());
+    assert_eq!(error, format!("table line 1: {path} cannot be its own cache: give two devices"));
+}
+
+#[test]
+fn what_does_not_open_is_named() {
+    let folder = Folder::new("errors");
+    let small = folder.file("small", 4096);
+    let other = folder.file("other", 1 << 20);
+    std::fs::write(&other, vec![0x55; 1 << 20]).unwrap();
+    let missing = folder.0.join("missing").display().to_string();
+    for (text, parts) in [
+        ("0 8 nonsense".to_owned(), ["table line 1", "nonsense"]),
+        (format!("0 8 error\n8 8 linear {missing} 0"), ["table line 2", &missing]),
+        (format!("0 16 linear {small} 0"), ["table line 1: linear", "do not fit the 8 sectors"]),
+        (format!("0 2048 writecache s ram:1M {other} 4096 0"), [&other, "Invalid magic"]),
+        ("0 4096 writecache s ram:1M ram:1M 4096 0".to_owned(), ["ram:1048576", "4096 sectors"]),
+    ] {
+        let error = run(async |reactor, pool| Stack::open(reactor, pool, "x", &text).await.err().unwrap().to_string());
+        assert!(parts.iter().all(|part| error.contains(part)), "{text}: {error}");
+    }
+    assert!(!Path::new(&missing).exists());
+}
+
+#[test]
+fn messages_and_suspending_are_for_caches() {
+    run(async |reactor, pool| {
+        let plain = Stack::open(reactor, pool, "plain", "0 8 linear ram:4K 0").await.unwrap();
+        let told = plain.message(&["flush"]).await.unwrap_err().to_string();
+        assert_eq!(told, "plain has no write cache: messages reach only write caches");
+        assert!(plain.suspend().await.is_err() && plain.resume().is_err());
+
+        let cached = Stack::open(reactor, pool, "cached", "0 2048 writecache s ram:1M ram:1M 4096 0").await.unwrap();
+        assert_eq!(cached.message(&["FLUSH"]).await, Ok(()));
+        assert!(matches!(cached.message(&["flush", "now"]).await, Err(StackError::Message(_))));
+        cached.suspend().await.unwrap();
+        let mut payload = pool.take(4096);
+        payload.bytes_mut().fill(1);
+        let held = call(&**cached.table(), Bio::write(Sector(0), Rc::clone(payload.segments()), 0, 4096));
+        reactor.sleep(Duration::from_millis(20)).await;
+        assert_eq!(cached.dirty_bytes(), 0, "a suspended cache takes nothing");
+        cached.resume().unwrap();
+        assert_eq!(held.await.status(), Status::Ok);
+        assert_eq!(cached.table().kind(), "table");
+    });
+}
+
+#[test]
+fn time_left_follows_the_mean_speed() {
+    let progress = |left_bytes, seconds| DrainProgress { at_start_bytes: 100, left_bytes, elapsed: Duration::from_secs(seconds) };
+    assert_eq!(progress(100, 5).time_left(), None);
+    assert_eq!(progress(75, 5).time_left(), Some(Duration::from_secs(15)));
+    assert_eq!(progress(0, 5).time_left(), Some(Duration::ZERO));
+}

@@ -1,0 +1,342 @@
+//! Table text: what a stack is made of, as people write it.
+//!
+//! ```text
+//!   START LENGTH TARGET ARGUMENTS      one line each, or separated by semicolons; # starts a comment
+//!
+//!   0     2048   linear DEVICE OFFSET
+//!   2048  8192   striped COUNT CHUNK DEVICE OFFSET [DEVICE OFFSET]…
+//!   10240 8      error
+//!   …            delay DEVICE OFFSET MS [DEVICE OFFSET MS [DEVICE OFFSET MS]]
+//!   …            flakey DEVICE OFFSET UP_S DOWN_S [COUNT error_reads|error_writes|drop_writes …]
+//!   …            log-writes DEVICE LOG_DEVICE
+//!   …            stats DEVICE OFFSET
+//!   …            writecache s ORIGIN CACHE BLOCK_BYTES COUNT [OPTION [VALUE]]…
+//! ```
+//!
+//! The lines are those of the kernel's device mapper, with paths where it has device numbers. Starts,
+//! lengths, offsets and chunks are sectors of 512 bytes. A device is the path of a file or block
+//! device, `ram:SIZE` or `null:SIZE` (see [`DeviceName`]).
+//!
+//! Errors: [`TextError`], one sentence that names the line and the word. Nothing is opened here.
+
+mod words;
+
+use std::fmt;
+use std::time::Duration;
+
+use forebay_block::{Extent, Sector, SectorCount};
+use forebay_target::cache::options::{CacheArgs, OptionError};
+use forebay_target::flaky::{DownReads, DownWrites, Flakiness};
+
+use crate::device::DeviceName;
+
+/// Why text is not a table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("table line {line}: {problem}")]
+pub struct TextError {
+    /// Place in the text, from 1.
+    pub line: usize,
+    problem: Problem,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum Problem {
+    #[error("there is nothing: write START LENGTH TARGET ARGUMENTS, for example `0 2048 linear disk.img 0`")]
+    Empty,
+    #[error("the {0} is missing: write START LENGTH TARGET ARGUMENTS, for example `0 2048 linear disk.img 0`")]
+    Front(&'static str),
+    #[error("the {what} {word:?} is not a whole number")]
+    Number { what: &'static str, word: String },
+    #[error("the length is 0: give at least one sector")]
+    NoLength,
+    #[error("it starts at sector {found}, but the line before ends at {wanted}: leave no holes and no overlaps")]
+    Hole { found: u64, wanted: u64 },
+    #[error("{0:?} is too long: sectors are numbered up to 2^54")]
+    TooLong(String),
+    #[error("the target {0:?} is not known: use linear, striped, error, delay, flakey, log-writes, stats or writecache")]
+    Target(String),
+    #[error("the {what} of {target} is missing: write `{usage}`")]
+    Missing { target: &'static str, what: &'static str, usage: &'static str },
+    #[error("{word:?} is too much for {target}: write `{usage}`")]
+    Extra { target: &'static str, word: String, usage: &'static str },
+    #[error("{0:?} is not a size: write a number of bytes with K, M, G or T behind it, such as ram:64M")]
+    Size(String),
+    #[error("flakey does not know {0:?}: use error_reads, error_writes or drop_writes")]
+    Feature(String),
+    #[error(transparent)]
+    Cache(#[from] OptionError),
+}
+
+/// A device and where on it something begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Which device.
+    pub device: DeviceName,
+    /// First sector used.
+    pub offset: Sector,
+}
+
+/// Where one class of a delay's requests goes, and how long it waits before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Detour {
+    /// Where they go.
+    pub place: Place,
+    /// How long they wait.
+    pub delay: Duration,
+}
+
+/// What serves a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TargetText {
+    /// A run of sectors of a device.
+    Linear(Place),
+    /// Chunks dealt out to several devices.
+    Striped {
+        /// Length of a chunk.
+        chunk: SectorCount,
+        /// The devices, at least one.
+        columns: Vec<Place>,
+    },
+    /// Everything fails.
+    Error,
+    /// Requests wait before they go on.
+    Delay {
+        /// Reads, and everything that has no detour of its own.
+        read: Detour,
+        /// Writes, discards and zeroes, and flushes without a detour of their own.
+        write: Option<Detour>,
+        /// Flushes.
+        flush: Option<Detour>,
+    },
+    /// A device that misbehaves now and then.
+    Flakey(Place, Flakiness),
+    /// Writes go on and into a log.
+    LogWrites {
+        /// Where requests go.
+        device: DeviceName,
+        /// Where the log goes.
+        log: DeviceName,
+    },
+    /// What passes is counted.
+    Stats(Place),
+    /// The write cache.
+    Writecache {
+        /// Its words.
+        args: CacheArgs,
+        /// The slow device.
+        origin: DeviceName,
+        /// The fast device.
+        fast: DeviceName,
+    },
+}
+
+/// One line of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowText {
+    /// Place in the text, from 1.
+    pub line: usize,
+    /// The sectors of the table that it serves.
+    pub extent: Extent,
+    /// What serves them.
+    pub target: TargetText,
+}
+
+/// A table as text says it should be: at least one row, from sector 0, without holes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableText {
+    rows: Vec<RowText>,
+}
+
+/// Sectors of a table at most: their bytes fit 63 bits.
+const SECTORS_MAX: u64 = 1 << 54;
+
+impl TableText {
+    /// Reads a table. Opens nothing.
+    ///
+    /// # Errors
+    /// [`TextError`], the first that applies.
+    pub fn parse(text: &str) -> Result<Self, TextError> {
+        let mut rows: Vec<RowText> = Vec::new();
+        for line in words::lines(text) {
+            let end = rows.last().map_or(Sector(0), |row| row.extent.end());
+            let row = row(&line.words, line.number, end);
+            rows.push(row.map_err(|problem| TextError { line: line.number, problem })?);
+        }
+        if rows.is_empty() {
+            return Err(TextError { line: 1, problem: Problem::Empty });
+        }
+        Ok(Self { rows })
+    }
+
+    /// The rows in order.
+    #[must_use]
+    pub fn rows(&self) -> &[RowText] {
+        &self.rows
+    }
+
+    /// Whether opening the table changes its devices even when nobody writes: a cache is formatted
+    /// or mended, a log begun.
+    #[must_use]
+    pub fn writes_when_opened(&self) -> bool {
+        let writes = |row: &RowText| matches!(row.target, TargetText::Writecache { .. } | TargetText::LogWrites { .. });
+        self.rows.iter().any(writes)
+    }
+}
+
+fn row(words: &[String], line: usize, end: Sector) -> Result<RowText, Problem> {
+    let mut words = words.iter().map(String::as_str);
+    let start_word = words.next().ok_or(Problem::Front("start"))?;
+    let start = number("start", start_word)?;
+    let length_word = words.next().ok_or(Problem::Front("length"))?;
+    let length = number("length", length_word)?;
+    let target = words.next().ok_or(Problem::Front("target"))?;
+    if start != end.0 {
+        return Err(Problem::Hole { found: start, wanted: end.0 });
+    }
+    if length == 0 {
+        return Err(Problem::NoLength);
+    }
+    if start.checked_add(length).is_none_or(|end| end > SECTORS_MAX) {
+        return Err(Problem::TooLong(length_word.to_owned()));
+    }
+    let extent = Extent::new(Sector(start), SectorCount(length));
+    Ok(RowText { line, extent, target: target_text(target, words)? })
+}
+
+fn number(what: &'static str, word: &str) -> Result<u64, Problem> {
+    let digits = word.bytes().all(|byte| byte.is_ascii_digit());
+    let number = if digits { word.parse().ok() } else { None };
+    number.ok_or_else(|| Problem::Number { what, word: word.to_owned() })
+}
+
+fn target_text<'a>(target: &str, words: impl Iterator<Item = &'a str>) -> Result<TargetText, Problem> {
+    let words: Vec<&str> = words.collect();
+    let arguments = |target, usage| Arguments { target, usage, words: words.iter() };
+    match target {
+        "linear" => {
+            let mut arguments = arguments("linear", "linear DEVICE OFFSET");
+            let place = arguments.place()?;
+            arguments.end(TargetText::Linear(place))
+        }
+        "stats" => {
+            let mut arguments = arguments("stats", "stats DEVICE OFFSET");
+            let place = arguments.place()?;
+            arguments.end(TargetText::Stats(place))
+        }
+        "error" => arguments("error", "error").end(TargetText::Error),
+        "striped" => arguments("striped", "striped COUNT CHUNK DEVICE OFFSET [DEVICE OFFSET]…").striped(),
+        "delay" => arguments("delay", "delay DEVICE OFFSET MS [DEVICE OFFSET MS [DEVICE OFFSET MS]]").delay(),
+        "flakey" => arguments("flakey", "flakey DEVICE OFFSET UP_S DOWN_S [COUNT FEATURE…]").flakey(),
+        "log-writes" => {
+            let mut arguments = arguments("log-writes", "log-writes DEVICE LOG_DEVICE");
+            let (device, log) = (arguments.device("device")?, arguments.device("log device")?);
+            arguments.end(TargetText::LogWrites { device, log })
+        }
+        "writecache" => {
+            let args = CacheArgs::parse(words.iter().copied())?;
+            let (origin, fast) = (device_name(&args.origin)?, device_name(&args.fast)?);
+            Ok(TargetText::Writecache { args, origin, fast })
+        }
+        other => Err(Problem::Target(other.to_owned())),
+    }
+}
+
+fn device_name(word: &str) -> Result<DeviceName, Problem> {
+    DeviceName::parse(word).ok_or_else(|| Problem::Size(word.to_owned()))
+}
+
+/// The words behind a target's name.
+struct Arguments<'a> {
+    target: &'static str,
+    usage: &'static str,
+    words: std::slice::Iter<'a, &'a str>,
+}
+
+impl<'a> Arguments<'a> {
+    fn word(&mut self, what: &'static str) -> Result<&'a str, Problem> {
+        self.words.next().copied().ok_or(Problem::Missing { target: self.target, what, usage: self.usage })
+    }
+
+    fn number(&mut self, what: &'static str) -> Result<u64, Problem> {
+        number(what, self.word(what)?)
+    }
+
+    fn device(&mut self, what: &'static str) -> Result<DeviceName, Problem> {
+        device_name(self.word(what)?)
+    }
+
+    fn place(&mut self) -> Result<Place, Problem> {
+        Ok(Place { device: self.device("device")?, offset: Sector(self.number("offset")?) })
+    }
+
+    fn detour(&mut self) -> Result<Detour, Problem> {
+        Ok(Detour { place: self.place()?, delay: Duration::from_millis(self.number("delay")?) })
+    }
+
+    fn has_more(&self) -> bool {
+        !self.words.as_slice().is_empty()
+    }
+
+    fn end(mut self, target: TargetText) -> Result<TargetText, Problem> {
+        match self.words.next() {
+            None => Ok(target),
+            Some(&word) => Err(Problem::Extra { target: self.target, word: word.to_owned(), usage: self.usage }),
+        }
+    }
+
+    fn striped(mut self) -> Result<TargetText, Problem> {
+        let count = self.number("number of stripes")?;
+        let chunk = SectorCount(self.number("chunk")?);
+        let mut columns = Vec::new();
+        while (columns.len() as u64) < count {
+            columns.push(self.place()?);
+        }
+        self.end(TargetText::Striped { chunk, columns })
+    }
+
+    fn delay(mut self) -> Result<TargetText, Problem> {
+        let read = self.detour()?;
+        let write = if self.has_more() { Some(self.detour()?) } else { None };
+        let flush = if self.has_more() { Some(self.detour()?) } else { None };
+        self.end(TargetText::Delay { read, write, flush })
+    }
+
+    fn flakey(mut self) -> Result<TargetText, Problem> {
+        let place = self.place()?;
+        let up = Duration::from_secs(self.number("time up")?);
+        let down = Duration::from_secs(self.number("time down")?);
+        let count = if self.has_more() { self.number("number of features")? } else { 0 };
+        let mut flakiness = Flakiness::failing(up, down);
+        if count > 0 {
+            (flakiness.reads, flakiness.writes) = (DownReads::Served, DownWrites::Served);
+        }
+        for _ in 0..count {
+            match self.word("feature")? {
+                "error_reads" => flakiness.reads = DownReads::Failed,
+                "error_writes" => flakiness.writes = DownWrites::Failed,
+                "drop_writes" => flakiness.writes = DownWrites::Dropped,
+                other => return Err(Problem::Feature(other.to_owned())),
+            }
+        }
+        self.end(TargetText::Flakey(place, flakiness))
+    }
+}
+
+impl fmt::Display for TargetText {
+    /// The name of the target, as in a table line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Linear(_) => "linear",
+            Self::Striped { .. } => "striped",
+            Self::Error => "error",
+            Self::Delay { .. } => "delay",
+            Self::Flakey(..) => "flakey",
+            Self::LogWrites { .. } => "log-writes",
+            Self::Stats(_) => "stats",
+            Self::Writecache { .. } => "writecache",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
