@@ -17,7 +17,7 @@ use std::rc::Rc;
 use forebay_block::{Ability, Bio, Extent, Flags, HeapMemory, Sector, SectorCount, Segments, Status, call};
 
 use super::Cache;
-use super::index::{OriginBlock, Piece};
+use super::index::{OriginBlock, Phase, Piece};
 use crate::lock::LockRange;
 
 /// Bytes of zeroes that one request through the cache carries.
@@ -82,6 +82,12 @@ impl Cache {
         }
         let extent = Extent::new(Sector(from >> 9), SectorCount((to - from) >> 9));
         let flags = Flags { no_unmap: bio.flags().no_unmap, ..Flags::default() };
+        if self.holds_uncommitted(&blocks) {
+            let status = self.commit_superseded().await;
+            if !status.is_ok() {
+                return status;
+            }
+        }
         let mut status = call(&*self.origin, Bio::write_zeroes(extent).with(flags)).await.status();
         self.note_bypassed();
         let cached = !matches!(self.state.borrow().map.pieces(blocks.clone()).next(), Some(Piece::Miss { count, .. }) if count == blocks.end.0 - blocks.start.0);
@@ -94,6 +100,14 @@ impl Cache {
         }
         drop(guard);
         status
+    }
+
+    /// Whether a block of the range was written since the last commit. If such a block were dropped,
+    /// a flush of somebody else that came between could succeed although an older copy on media
+    /// still hides what replaces the block.
+    fn holds_uncommitted(&self, blocks: &std::ops::Range<OriginBlock>) -> bool {
+        let uncommitted = |piece| matches!(piece, Piece::Hit(hit) if hit.state.phase != Phase::Committed);
+        self.state.borrow().map.pieces(blocks.clone()).any(uncommitted)
     }
 
     /// Zeroes bytes `from` to `to` by writes of zeroes like any other.

@@ -194,6 +194,27 @@ impl CacheState {
         }
     }
 
+    /// Slots whose content is durable on the origin; `still` is the part that was in the map until
+    /// now. What a newer copy replaced meanwhile is cleared before that one can be (I4).
+    pub(super) fn leave_copied(&mut self, copied: &CachedExtent, still: &[CachedExtent]) {
+        let mut next = copied.origin;
+        let slots = |from: OriginBlock, to: OriginBlock| {
+            let skip = u32::try_from(from.0 - copied.origin.0).expect("inside an extent");
+            let count = u32::try_from(to.0 - from.0).expect("inside an extent");
+            SlotRun { slot: CacheSlot(copied.slot.0 + skip), count }
+        };
+        for part in still {
+            if next < part.origin {
+                self.leaving.due.push(slots(next, part.origin));
+            }
+            self.leaving.written.push(part.slots());
+            next = part.end();
+        }
+        if next < copied.end() {
+            self.leaving.due.push(slots(next, copied.end()));
+        }
+    }
+
     /// A copy left behind by a failed writeback although a newer one replaced it meanwhile.
     pub(super) fn leave_replaced(&mut self, origin: OriginBlock, slots: SlotRun) {
         match self.map.get(origin).map(|extent| extent.state.phase) {
@@ -271,17 +292,16 @@ impl CacheState {
     }
 
     /// A read that began in `half` ended. Returns whether slots became free.
+    ///
+    /// Nobody joins the other half, so its readers become fewer however many follow each other. Once
+    /// they are gone, what its limbo holds is free, since that was retired before it became the other
+    /// half; then the halves change places.
     pub(super) fn reader_ended(&mut self, half: usize) -> bool {
         self.readers[half] -= 1;
-        if self.readers[half] > 0 || self.leaving.limbo.iter().all(Vec::is_empty) {
-            return false;
-        }
-        // Slots in the other half's limbo were retired before it became the other half; its
-        // readers are gone, so nobody that looked them up is left.
         let mut freed = false;
         for _ in 0..2 {
             let other = 1 - self.half;
-            if self.readers[other] > 0 {
+            if self.readers[other] > 0 || self.leaving.limbo.iter().all(Vec::is_empty) {
                 break;
             }
             let mut limbo = std::mem::take(&mut self.leaving.limbo[other]);

@@ -95,10 +95,13 @@ impl Cache {
                 self.send(bio, planned);
             }
         }
+        // From the plan on, or a copy to fill from may leave and its slot get other content first.
+        let half = self.state.borrow_mut().reader_began();
         let mut status = Status::Ok;
         for planned in plan.iter().filter(|planned| self.needs_fill(bio, planned)) {
             status = status.and(self.fill_and_write(bio, planned).await);
         }
+        self.reader_ended(half);
         status = status.and(bio.parts_done().await);
         self.settle(plan, status);
         self.release_open(open_writes);
@@ -159,15 +162,12 @@ impl Cache {
 
     /// Reads a whole block from its newest copy.
     async fn read_newest(&self, origin: OriginBlock, cached: Option<CacheSlot>, buffer: &Buffer) -> Status {
-        let half = self.state.borrow_mut().reader_began();
         let segments = Rc::clone(buffer.segments());
         let bytes = self.geometry.block_bytes();
-        let status = match cached {
+        match cached {
             Some(slot) => call(&*self.fast, Bio::read(self.geometry.slot_sector(slot), segments, 0, bytes)).await.status(),
             None => call(&*self.origin, Bio::read(self.block_sector(origin), segments, 0, bytes)).await.status(),
-        };
-        self.reader_ended(half);
-        status
+        }
     }
 
     /// Enters fresh blocks into the index, or gives their slots back when the write failed (I2).

@@ -411,8 +411,7 @@ impl Cache {
         for extent in &run.extents {
             removed.clear();
             state.map.remove_exact(extent.origin, extent.slot, extent.count, &mut removed);
-            // What a newer copy replaced meanwhile is not in the map any more, but leaves as well.
-            state.leaving.written.push(extent.slots());
+            state.leave_copied(extent, &removed);
         }
         *self.removed.borrow_mut() = removed;
         drop(state);
