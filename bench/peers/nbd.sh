@@ -36,7 +36,7 @@ start() { # NAME COMMAND...: starts a server whose socket is $work/NAME and wait
   echo "nbd.sh: $name did not start: $(cat "$work/$name.log")" >&2
   exit 1
 }
-start forebay "$forebay" serve --table "0 $((mib * 2048)) ram" --export "nbd+unix:///?socket=$work/forebay" --control "$work/control"
+start forebay "$forebay" serve --table "0 $((mib * 2048)) linear ram:${mib}M 0" --export "nbd+unix:///?socket=$work/forebay" --control "$work/control"
 start nbdkit nbdkit -f -U "$work/nbdkit" memory "${mib}M"
 start nbdkit-malloc nbdkit -f -U "$work/nbdkit-malloc" memory "${mib}M" allocator=malloc
 truncate -s "${mib}M" "$image"

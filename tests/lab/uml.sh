@@ -51,7 +51,7 @@ trap 'rm -rf "$work"' EXIT
 cp "$script" "$work/script"
 {
   echo '#!/bin/sh'
-  echo 'export PATH=/usr/sbin:/usr/bin:/sbin:/bin TMPDIR=/run HOME=/run'
+  echo 'export PATH=/usr/sbin:/usr/bin:/sbin:/bin:/mnt TMPDIR=/run HOME=/run'
   echo 'mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t tmpfs tmp /run; cd /run'
   echo 'mkdir -p /dev/shm; mount -t tmpfs shm /dev/shm'
   echo 'off() { echo o >/proc/sysrq-trigger; sleep 5; }'

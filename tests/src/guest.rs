@@ -9,8 +9,8 @@
 //!    that of a machine whose disks lose nothing. What a power cut can lose is for `writecache::powercut`.
 //! 2. The guest powers itself off at its limit, even when this process is gone.
 
-use crate::require;
 use crate::run::{self, Ended};
+use crate::{Scratch, require};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -115,4 +115,19 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Runs a script in Linux 6.12 under QEMU, with the images as `/dev/vda`, `/dev/vdb` and so on, and returns what it printed.
+///
+/// The guest has the device mapper with `writecache`, and the given program of the host.
+pub fn run_in_newer_kernel(scratch: &Scratch, program: &str, images: &[String], script: &str) -> String {
+    require(&["qemu-system-x86_64", "/bin/busybox", "cpio", "modprobe", "xz", "dmsetup"]);
+    let script = scratch.write("script.sh", format!("set -e\n{script}").as_bytes());
+    let lab = concat!(env!("CARGO_MANIFEST_DIR"), "/lab/vm.sh");
+    let mut words = vec![lab, "-k", "dm-writecache", "-b", "dmsetup", "-b", program];
+    for image in images {
+        words.extend(["-d", image]);
+    }
+    words.push(&script);
+    run::ok(240, &words)
 }

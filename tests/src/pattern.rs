@@ -24,6 +24,14 @@ pub fn fill(bytes: &mut [u8], first: u64, version: u64) {
     }
 }
 
+/// The pattern of `version` for a range of device sectors.
+pub fn of(sectors: &Range<u64>, version: u64) -> Vec<u8> {
+    let count = usize::try_from(sectors.end - sectors.start).expect("a range that fits in memory");
+    let mut bytes = vec![0; count * SECTOR];
+    fill(&mut bytes, sectors.start, version);
+    bytes
+}
+
 /// The version that `bytes` (one sector) holds if it is the pattern of device sector `sector`; `None` when it is anything else.
 pub fn version_of(bytes: &[u8], sector: u64) -> Option<u64> {
     assert_eq!(bytes.len(), SECTOR, "one sector at a time");

@@ -6,7 +6,7 @@
 use crate::run::{self, Ended};
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -51,24 +51,38 @@ impl Server {
     /// Starts `forebay serve` with these arguments and waits until it has printed `exports` NBD URIs.
     /// Its output goes to files whose names start with `log`.
     pub fn start(log: &str, exports: usize, args: &[&str]) -> Self {
-        let mut server = Self::spawn(log, args);
-        server.uris = run::wait_for("the server's URIs", START_LIMIT, || {
-            let ended = server.child.try_wait().expect("a child can be waited for");
-            let uris = uris(&server.stdout());
-            let all = uris.len() >= exports;
-            assert!(all || ended.is_none(), "the server ended: {args:?}\n{}{}", server.stdout(), server.stderr());
-            all.then_some(uris)
-        });
+        Self::start_in(Path::new("."), log, exports, args)
+    }
+
+    /// The same, from another current folder.
+    pub fn start_in(folder: &Path, log: &str, exports: usize, args: &[&str]) -> Self {
+        let mut server = Self::spawn_in(folder, log, args);
+        let ended = server.first_of_uris_or_end(exports);
+        assert!(ended.is_none(), "the server ended: {args:?}\n{}{}", server.stdout(), server.stderr());
         server
+    }
+
+    /// Waits until the server has printed `exports` NBD URIs or has ended, and returns how it ended in that case.
+    pub fn first_of_uris_or_end(&mut self, exports: usize) -> Option<Ended> {
+        run::wait_for("the server's URIs", START_LIMIT, || {
+            let ended = self.child.try_wait().expect("a child can be waited for");
+            self.uris = uris(&self.stdout());
+            (self.uris.len() >= exports || ended.is_some()).then_some(())
+        });
+        (self.uris.len() < exports).then(|| self.wait())
     }
 
     /// Starts `forebay serve` without waiting for anything.
     pub fn spawn(log: &str, args: &[&str]) -> Self {
+        Self::spawn_in(Path::new("."), log, args)
+    }
+
+    fn spawn_in(folder: &Path, log: &str, args: &[&str]) -> Self {
         let (stdout, stderr) = (PathBuf::from(format!("{log}.out")), PathBuf::from(format!("{log}.err")));
         let file = |path: &PathBuf| File::create(path).unwrap_or_else(|error| panic!("cannot make {}: {error}", path.display()));
         // No `timeout` in between: the process id must be the server's own.
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", binary(), "serve"]).args(args);
+        command.args(["--pdeathsig", "KILL", binary(), "serve"]).args(args).current_dir(folder);
         command.stdin(Stdio::null()).stdout(file(&stdout)).stderr(file(&stderr));
         let child = command.spawn().expect("setpriv is installed");
         Self { child, stdout, stderr, uris: Vec::new() }

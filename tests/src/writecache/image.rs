@@ -41,6 +41,11 @@ impl Layout {
         Self { block_size, start_sector, blocks }
     }
 
+    /// Byte offset of the superblock on the cache device.
+    pub fn superblock_at(&self) -> usize {
+        small(self.start_sector * SECTOR as u64)
+    }
+
     /// Byte offset of entry `index` on the cache device.
     pub fn entry_at(&self, index: u64) -> usize {
         small(self.start_sector * SECTOR as u64 + 64 + 16 * index)
@@ -156,7 +161,7 @@ impl Cache {
     }
 
     fn superblock(&self, offset: usize) -> usize {
-        small(self.layout.start_sector * SECTOR as u64) + offset
+        self.layout.superblock_at() + offset
     }
 
     fn u32(&self, offset: usize) -> u32 {

@@ -101,17 +101,20 @@ impl Case {
     /// Guest script: makes the device from the pair at `/mnt`, on loop devices `2 × slot` and `2 × slot + 1`.
     pub fn attach(&self, slot: usize) -> String {
         let (name, origin, cache) = (&self.name, format!("/dev/loop{}", 2 * slot), format!("/dev/loop{}", 2 * slot + 1));
-        let table = self.table(&origin, &cache);
-        format!(
-            "losetup {origin} /mnt/{name}.origin\nlosetup {cache} /mnt/{name}.cache\n\
-             echo '{table}' | dmsetup create {name} --noudevsync\ndmsetup mknodes {name}\n"
-        )
+        let losetup = format!("losetup {origin} /mnt/{name}.origin\nlosetup {cache} /mnt/{name}.cache\n");
+        losetup + &self.create(&origin, &cache)
+    }
+
+    /// Guest script: makes the device from two block devices.
+    pub fn create(&self, origin: &str, cache: &str) -> String {
+        let (name, table) = (&self.name, self.table(origin, cache));
+        format!("echo '{table}' | dmsetup create {name} --noudevsync\ndmsetup mknodes {name}\n")
     }
 
     /// Guest script: the case's load, `rounds` rounds of it or (0) until it is killed.
     pub fn load(&self, rounds: u64) -> String {
         let Churn { seed, sectors, grain } = self.churn();
-        format!("/mnt/guest-load {0} /dev/mapper/{0} {seed} {sectors} {grain} {rounds}\n", self.name)
+        format!("guest-load {0} /dev/mapper/{0} {seed} {sectors} {grain} {rounds}\n", self.name)
     }
 
     /// Guest script: prints `NAME hash HEX` of the whole device and `NAME: STATUS`.
