@@ -12,7 +12,7 @@ use forebay_target::cache::options::{CacheOptions, Order};
 use forebay_target::cache::{Cache, CacheStatus, OpenError, Setup, open};
 use forebay_target::delay::Delay;
 
-use super::tape::{Disk, Tape};
+use super::tape::{Disk, Step, Tape};
 use super::{MemoryDisk, Platter, platter, reactor};
 
 /// How long each request of a disk takes.
@@ -109,7 +109,7 @@ impl Rig {
     pub fn refusal(&self) -> OpenError {
         let steps = self.tape.borrow().steps.len();
         let error = self.try_run(async |_| ()).expect_err("the cache is refused");
-        assert!(!self.tape.borrow().steps[steps..].iter().any(|step| step.writes()), "refused before anything was written");
+        assert!(!self.tape.borrow().steps[steps..].iter().any(Step::writes), "refused before anything was written");
         error
     }
 

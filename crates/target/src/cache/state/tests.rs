@@ -117,3 +117,17 @@ fn no_slot_is_lost_or_given_twice_in_any_order_of_events() {
         }
     }
 }
+
+#[test]
+fn reads_that_follow_each_other_without_a_gap_do_not_keep_slots() {
+    let mut state = state(10);
+    write(&mut state, 0, 4, RULES);
+    let mut last = state.reader_began();
+    state.drop_range(OriginBlock(0)..OriginBlock(4));
+    for _ in 0..4 {
+        let next = state.reader_began();
+        state.reader_ended(last);
+        last = next;
+    }
+    assert_eq!((state.free.free_blocks(), state.leaving_blocks), (10, 0), "whoever looked the slots up has ended");
+}
