@@ -88,15 +88,19 @@ impl Cache {
                 return status;
             }
         }
+        let lost = self.origin_lost.get();
         let mut status = call(&*self.origin, Bio::write_zeroes(extent).with(flags)).await.status();
         self.note_bypassed();
         let cached = !matches!(self.state.borrow().map.pieces(blocks.clone()).next(), Some(Piece::Miss { count, .. }) if count == blocks.end.0 - blocks.start.0);
         if status.is_ok() && cached {
             status = self.flush_origin().await;
-            if status.is_ok() {
+            if status.is_ok() && self.origin_lost.get() == lost {
                 self.state.borrow_mut().drop_range(blocks);
                 status = self.commit_superseded().await;
             }
+        }
+        if self.origin_lost.get() > lost {
+            status = status.and(Status::IoError);
         }
         drop(guard);
         status

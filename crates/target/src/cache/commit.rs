@@ -219,14 +219,18 @@ impl Cache {
     }
 
     /// Notes how a flush of the origin ended that covered so many of its writes. When it failed, the
-    /// origin may have dropped what it covered, and a later flush that succeeds says nothing about
-    /// that: blocks in writeback are copied again, but of a bypassed write there is no other copy,
-    /// so no flush may succeed any more.
+    /// origin may have dropped whatever was written before, also what had not been heard of yet, and
+    /// a later flush that succeeds says nothing about that. Blocks in writeback are copied again and
+    /// writes on their way fail; but of a bypassed write that was acknowledged there is no other
+    /// copy, so no flush may succeed any more.
     fn origin_flush_ended(&self, covered: u64, status: Status) -> Status {
         if status.is_ok() {
             self.origin_flushed.set(self.origin_flushed.get().max(covered));
-        } else if self.last_bypass.get() > self.origin_flushed.get() {
-            self.latch("a flush of the origin failed with writes in it that are nowhere else");
+        } else {
+            self.origin_lost.set(self.origin_lost.get() + 1);
+            if self.last_bypass.get() > self.origin_flushed.get() {
+                self.latch("a flush of the origin failed with writes in it that are nowhere else");
+            }
         }
         if self.failed.get() { Status::IoError } else { status }
     }

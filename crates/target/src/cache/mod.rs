@@ -135,6 +135,8 @@ pub struct Cache {
     origin_flushed: Cell<u64>,
     /// The number of the last of them that nothing but the origin holds.
     last_bypass: Cell<u64>,
+    /// Flushes of the origin that failed: each may have lost whatever was written to it before.
+    origin_lost: Cell<u64>,
 
     copies: RefCell<Vec<LockRange>>,
     busy_blocks: Cell<u64>,

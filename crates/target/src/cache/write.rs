@@ -87,6 +87,7 @@ impl Cache {
 
     /// Sends every piece of the plan, waits for all, and enters what is in the cache now.
     async fn carry_out(&self, bio: &Bio, plan: &[Planned]) -> Status {
+        let lost = self.origin_lost.get();
         let open_writes = plan.iter().filter(|planned| matches!(planned.action, Action::InPlace { open: true, .. })).count();
         self.hold_open(open_writes);
         for planned in plan {
@@ -103,6 +104,10 @@ impl Cache {
         }
         self.reader_ended(half);
         status = status.and(bio.parts_done().await);
+        let bypassed = plan.iter().any(|planned| planned.action == Action::Bypass);
+        if bypassed && self.origin_lost.get() > lost {
+            status = status.and(Status::IoError);
+        }
         self.settle(plan, status);
         self.release_open(open_writes);
         status

@@ -14,7 +14,8 @@
 //! - I1: only committed blocks are copied, and nobody writes into a block while it is busy: its
 //!   next write goes to another slot.
 //! - I2: at most one copy of an origin block is on its way to the origin.
-//! - I3: entries are cleared only after a flush of the origin that began after their copy ended.
+//! - I3: entries are cleared only after a flush of the origin that began after their copy ended, and
+//!   only when no flush failed since that copy began.
 //! - I4: a copy that fails is tried again in halves; a single block that fails is put into
 //!   quarantine, stays cached, and is tried again later. Nothing else is affected.
 
@@ -42,6 +43,8 @@ const QUARANTINE_MAX: Duration = Duration::from_secs(60);
 /// A run of origin blocks on its way home, from one or more runs of slots.
 pub(super) struct CopyRun {
     pub(super) extents: Vec<CachedExtent>,
+    /// Failed flushes of the origin when the write to it began.
+    lost: u64,
 }
 
 impl CopyRun {
@@ -207,7 +210,7 @@ impl Cache {
             blocks += u64::from(after.count);
             extents.push(after);
         }
-        let run = CopyRun { extents };
+        let run = CopyRun { extents, lost: 0 };
         let mut state = self.state.borrow_mut();
         for extent in &run.extents {
             state.map.mark(extent.origin, extent.slot, extent.count, |old| BlockState { busy: true, ..old });
@@ -362,7 +365,7 @@ impl Cache {
     }
 
     /// One copy: read the runs of slots into one buffer, write it to the origin at once.
-    pub(super) async fn copy(self: Rc<Self>, run: CopyRun) {
+    pub(super) async fn copy(self: Rc<Self>, mut run: CopyRun) {
         let bytes = u32::try_from(run.blocks() * self.block_bytes()).expect("a copy is at most 1 MiB or one block");
         let buffer = self.pool.take(bytes as usize);
         let gather = Bio::read(forebay_block::Sector(0), Rc::clone(buffer.segments()), 0, bytes);
@@ -375,6 +378,7 @@ impl Cache {
         let mut status = gather.parts_done().await;
         gather.end(status);
         if status.is_ok() {
+            run.lost = self.origin_lost.get();
             let write = Bio::write(self.block_sector(run.origin()), Rc::clone(buffer.segments()), 0, bytes);
             status = call(&*self.origin, write).await.status();
         }
@@ -399,7 +403,8 @@ impl Cache {
             }
             let status = self.flush_origin().await;
             for run in runs.drain(..) {
-                if status.is_ok() { self.copy_done(run) } else { self.copy_failed(run) }
+                let durable = status.is_ok() && run.lost == self.origin_lost.get();
+                if durable { self.copy_done(run) } else { self.copy_failed(run) }
             }
             self.work.raise();
         }

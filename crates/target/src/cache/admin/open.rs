@@ -360,6 +360,7 @@ fn build(reactor: &Reactor, pool: &BufferPool, setup: &Setup, geometry: Geometry
         origin_writes: Cell::new(1),
         origin_flushed: Cell::new(0),
         last_bypass: Cell::new(1),
+        origin_lost: Cell::new(0),
         copies: RefCell::default(),
         busy_blocks: Cell::new(0),
         copied: RefCell::default(),
