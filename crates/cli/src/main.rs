@@ -1,1 +1,76 @@
-fn main() {}
+//! `forebay`: serve block devices, look at them, mend and empty caches.
+//!
+//! ```text
+//!   flags ─▶ serve/ ─ config, embedded        one process, one reactor
+//!        ├─▶ control/ ─ status                asks a running server
+//!        ├─▶ offline/                         works on a cache that nobody serves
+//!        └─▶ pages                            completions and man pages
+//! ```
+//!
+//! 1. Every failure is one sentence on standard error: what, which file or argument, what to do.
+//! 2. The exit status is 0 for success, 2 for wrong usage, 1 for everything else; `cache check` has
+//!    its own meanings.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod config;
+mod control;
+mod embedded;
+mod failure;
+mod figures;
+mod flags;
+mod offline;
+mod pages;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::failure::Outcome;
+use crate::flags::{CacheCommand, Command, Flags};
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    log_to_stderr(flags.verbose);
+    run(flags.command).unwrap_or_else(|failure| failure.report())
+}
+
+fn run(command: Command) -> Outcome {
+    match command {
+        Command::Serve(flags) => serve::run(flags),
+        Command::Status(flags) => control::status(&flags),
+        Command::Message(flags) => control::message(&flags),
+        Command::Suspend(flags) => control::suspend(&flags),
+        Command::Resume(flags) => control::resume(&flags),
+        Command::Cache { command } => match command {
+            CacheCommand::Dump(flags) => offline::dump(&flags),
+            CacheCommand::Check(flags) => offline::check(&flags),
+            CacheCommand::Flush(flags) => offline::flush(&flags),
+        },
+        Command::Bench { command } => bench::run(&command),
+        Command::Completions { shell } => pages::completions(shell),
+        Command::Man { folder } => pages::man(&folder),
+    }
+}
+
+/// Sends log lines to standard error: warnings, or what `-v` and `RUST_LOG` ask for.
+fn log_to_stderr(verbose: u8) {
+    use tracing_subscriber::EnvFilter;
+    let level = match verbose {
+        0 => "warn",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    tracing_subscriber::fmt()
+        .compact()
+        .with_target(false)
+        .without_time()
+        .with_ansi(terminal)
+        .with_writer(std::io::stderr)
+        .with_env_filter(filter)
+        .init();
+}

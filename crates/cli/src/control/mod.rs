@@ -1,0 +1,98 @@
+//! The commands that ask a running server, and the socket on which it answers.
+//!
+//! ```text
+//!   forebay status, message … ──▶ ask ══ control socket ══ socket ──▶ Running
+//!                                    protocol            report
+//! ```
+
+mod protocol;
+mod report;
+mod show;
+mod socket;
+
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::ExitCode;
+
+use self::protocol::{Reply, Request, ServerReport};
+pub use self::socket::ControlSocket;
+use crate::failure::{Failure, Outcome, say};
+use crate::flags::{DeviceFlags, MessageFlags, StatusFlags};
+
+/// `forebay status`.
+pub fn status(flags: &StatusFlags) -> Outcome {
+    let request = Request::Status { device: flags.device.clone() };
+    let Reply::Status(report) = ask(&flags.reach.control, &request)? else {
+        return Err(misunderstood(&flags.reach.control));
+    };
+    let text = match (flags.json, flags.line) {
+        (true, _) => json(&report),
+        (_, true) => show::lines(&report, flags.device.is_none() && report.devices.len() > 1),
+        _ => show::people(&report),
+    };
+    say(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn json(report: &ServerReport) -> String {
+    let mut text = serde_json::to_string_pretty(report).expect("a report has only names that JSON knows");
+    text.push('\n');
+    text
+}
+
+/// `forebay message`.
+pub fn message(flags: &MessageFlags) -> Outcome {
+    done(&flags.reach.control, &Request::Message { words: flags.words.clone() })
+}
+
+/// `forebay suspend`.
+pub fn suspend(flags: &DeviceFlags) -> Outcome {
+    done(&flags.reach.control, &Request::Suspend { device: flags.device.clone() })
+}
+
+/// `forebay resume`.
+pub fn resume(flags: &DeviceFlags) -> Outcome {
+    done(&flags.reach.control, &Request::Resume { device: flags.device.clone() })
+}
+
+fn done(control: &Path, request: &Request) -> Outcome {
+    match ask(control, request)? {
+        Reply::Done => Ok(ExitCode::SUCCESS),
+        _ => Err(misunderstood(control)),
+    }
+}
+
+fn misunderstood(control: &Path) -> Failure {
+    let place = control.display();
+    Failure::Failed(format!("the server at {place} answered something else than was asked: is it another version?"))
+}
+
+/// Asks the server at `control`.
+///
+/// # Errors
+/// When there is none, it does not answer, or it answers with an error.
+fn ask(control: &Path, request: &Request) -> Result<Reply, Failure> {
+    let place = control.display();
+    let mut stream = UnixStream::connect(control).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Failure::Failed(format!(
+            "no control socket at {place}: start `forebay serve` in this folder, or say --control PATH as the server did"
+        )),
+        ErrorKind::ConnectionRefused => Failure::Failed(format!("nobody answers on {place}: the server is gone; start it again")),
+        _ => Failure::because(format!("connecting to the control socket {place}"), &error),
+    })?;
+    let failed = |error| Failure::because(format!("talking to the server at {place}"), &error);
+    let mut line = serde_json::to_string(request).expect("a request has only names that JSON knows");
+    line.push('\n');
+    stream.write_all(line.as_bytes()).map_err(failed)?;
+    let mut reply = String::new();
+    BufReader::new(stream).read_line(&mut reply).map_err(failed)?;
+    if reply.is_empty() {
+        return Err(Failure::Failed(format!("the server at {place} hung up: look at its log")));
+    }
+    match serde_json::from_str(&reply) {
+        Ok(Reply::Error(sentence)) => Err(Failure::Failed(sentence)),
+        Ok(reply) => Ok(reply),
+        Err(_) => Err(misunderstood(control)),
+    }
+}

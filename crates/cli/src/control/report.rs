@@ -1,0 +1,164 @@
+//! From the counters of a running server to what status shows.
+
+use forebay::{CacheLayer, CountedLayer, DeviceLayer, Stack};
+
+use super::protocol::{
+    CacheReport, CountedReport, DeviceReport, DiskReport, ExportReport, OperationReport, RowReport, ServerReport,
+};
+use crate::figures::quotient;
+use crate::serve::{Running, RunningExport};
+
+/// What the server does; of one device where a name is given.
+///
+/// # Errors
+/// When there is no such device.
+pub fn of(running: &Running, device: Option<&str>) -> Result<ServerReport, String> {
+    if let Some(name) = device {
+        find(running, name)?;
+    }
+    let exports = running.exports();
+    let requests = exports.iter().map(RunningExport::requests).sum();
+    let enters = running.reactor().counts().enters;
+    let wanted = |stack: &Stack| device.is_none_or(|name| stack.name() == name);
+    let stacks = running.stacks().iter().enumerate().filter(|(_, stack)| wanted(stack));
+    Ok(ServerReport {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        engine: running.reactor().backend_name().to_owned(),
+        process_id: std::process::id(),
+        enters,
+        enters_per_request: quotient(enters, requests),
+        devices: stacks.map(|(index, stack)| device_report(running, &exports, index, stack)).collect(),
+    })
+}
+
+/// The device called `name`.
+///
+/// # Errors
+/// When there is none.
+pub fn find<'a>(running: &'a Running, name: &str) -> Result<&'a Stack, String> {
+    running.stacks().iter().find(|stack| stack.name() == name).ok_or_else(|| {
+        let names: Vec<_> = running.stacks().iter().map(Stack::name).collect();
+        format!("there is no device {name:?}: this server has {}", names.join(", "))
+    })
+}
+
+/// The device that is meant: the named one, or the only one.
+///
+/// # Errors
+/// When there is none of that name, or several and no name.
+pub fn meant<'a>(running: &'a Running, name: Option<&str>) -> Result<&'a Stack, String> {
+    match (name, running.stacks()) {
+        (Some(name), _) => find(running, name),
+        (None, [only]) => Ok(only),
+        (None, several) => {
+            let names: Vec<_> = several.iter().map(Stack::name).collect();
+            Err(format!("this server has several devices: name one of {}", names.join(", ")))
+        }
+    }
+}
+
+fn device_report(running: &Running, exports: &[RunningExport], index: usize, stack: &Stack) -> DeviceReport {
+    let status = stack.status();
+    let row = |(extent, target): &(forebay::block::Extent, &'static str)| RowReport {
+        start_sector: extent.start.0,
+        sectors: extent.count.0,
+        target: (*target).to_owned(),
+        status: status.caches.iter().find(|layer| layer.extent == *extent).map_or_else(String::new, |layer| layer.status.line()),
+    };
+    DeviceReport {
+        name: stack.name().to_owned(),
+        size_bytes: status.sectors.to_bytes(),
+        uris: running.uris().iter().filter(|(device, _)| *device == index).map(|(_, uri)| uri.clone()).collect(),
+        table: status.rows.iter().map(row).collect(),
+        exports: exports.iter().filter(|export| export.device == index).map(export_report).collect(),
+        counted: status.counted.iter().map(counted_report).collect(),
+        caches: status.caches.iter().map(cache_report).collect(),
+        disks: status.devices.iter().map(disk_report).collect(),
+    }
+}
+
+fn export_report(export: &RunningExport) -> ExportReport {
+    let counts = &export.counts;
+    let requests = export.requests();
+    ExportReport {
+        name: export.name.clone(),
+        connections: counts.connections,
+        requests,
+        reads: counts.reads,
+        writes: counts.writes,
+        flushes: counts.flushes,
+        trims_and_zeroes: counts.trims + counts.zeroes,
+        errors: counts.errors,
+        unaligned: counts.unaligned,
+        read_bytes: counts.bytes_read,
+        written_bytes: counts.bytes_written,
+        replies_per_send: quotient(counts.replies, counts.sends),
+        requests_per_receive: quotient(requests, counts.receives),
+    }
+}
+
+fn counted_report(layer: &CountedLayer) -> CountedReport {
+    let names = ["read", "write", "flush", "discard", "write_zeroes"];
+    let operation = |(name, counts): (&str, &forebay::OpCounts)| OperationReport {
+        operation: name.to_owned(),
+        requests: counts.requests,
+        bytes: counts.bytes,
+        errors: counts.errors,
+    };
+    CountedReport {
+        start_sector: layer.extent.start.0,
+        operations: names.into_iter().zip(&layer.snapshot.ops).map(operation).collect(),
+        in_flight: layer.snapshot.in_flight,
+    }
+}
+
+fn cache_report(layer: &CacheLayer) -> CacheReport {
+    let status = &layer.status;
+    let block = u64::from(status.block_bytes);
+    let cached = status.writes.saturating_sub(status.around);
+    CacheReport {
+        cache: layer.fast.clone(),
+        origin: layer.origin.clone(),
+        failed: status.failed,
+        block_bytes: status.block_bytes,
+        blocks: status.blocks,
+        free_blocks: status.free,
+        free_runs: status.free_runs,
+        longest_free_run: status.free_longest,
+        dirty_blocks: status.dirty,
+        dirty_bytes: status.dirty * block,
+        writeback_blocks: status.writeback,
+        quarantined_blocks: status.quarantined,
+        read_blocks: status.reads,
+        read_hit_blocks: status.read_hits,
+        written_blocks: status.writes,
+        hit_uncommitted_blocks: status.hit_uncommitted,
+        hit_committed_blocks: status.hit_committed,
+        allocated_blocks: status.allocated,
+        bypassed_blocks: status.around,
+        write_requests: status.write_requests,
+        blocks_per_write_request: quotient(cached, status.write_requests),
+        mean_run_bytes: quotient(cached * block, status.write_requests),
+        waits_for_space: status.blocked,
+        flushes: status.flushes,
+        discards: status.discards,
+        commits: status.commits,
+        memory_bytes: status.memory_bytes,
+    }
+}
+
+fn disk_report(layer: &DeviceLayer) -> DiskReport {
+    let counts = &layer.counts;
+    DiskReport {
+        name: layer.name.clone(),
+        kind: layer.kind.to_owned(),
+        size_bytes: layer.sectors.to_bytes(),
+        direct: layer.direct,
+        requests_in: counts.bios,
+        requests_out: counts.requests,
+        bytes: counts.bytes,
+        merge_ratio: quotient(counts.bios, counts.requests),
+        mean_run_bytes: quotient(counts.bytes, counts.requests),
+        errors: counts.errors,
+    }
+}

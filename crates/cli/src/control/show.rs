@@ -1,0 +1,167 @@
+//! Status as text: for people, and as the kernel's device mapper prints it.
+
+use std::fmt::Write as _;
+
+use super::protocol::{CacheReport, CountedReport, DeviceReport, DiskReport, ExportReport, ServerReport};
+use crate::figures::{bytes, count};
+
+/// The report for people.
+pub fn people(report: &ServerReport) -> String {
+    let mut text = String::new();
+    for device in &report.devices {
+        device_text(&mut text, device);
+    }
+    let enters = ratio(report.enters_per_request);
+    line(&mut text, 0, &format!("{}: {} enters, {enters} for each request of a client", report.engine, count(report.enters)));
+    text
+}
+
+/// A line for each row of each table: `START LENGTH TARGET STATUS`, after the device's name where
+/// `named`.
+pub fn lines(report: &ServerReport, named: bool) -> String {
+    let mut text = String::new();
+    for device in &report.devices {
+        for row in &device.table {
+            if named {
+                write!(text, "{}: ", device.name).expect("writing to a string does not fail");
+            }
+            let whole = format!("{} {} {} {}", row.start_sector, row.sectors, row.target, row.status);
+            line(&mut text, 0, whole.trim_end());
+        }
+    }
+    text
+}
+
+fn line(text: &mut String, depth: usize, line: &str) {
+    writeln!(text, "{:1$}{line}", "", depth * 2).expect("writing to a string does not fail");
+}
+
+fn ratio(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"))
+}
+
+/// A mean of bytes, rounded down.
+fn mean_bytes(mean: Option<f64>) -> String {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "means of bytes are small and not negative")]
+    mean.map_or_else(|| "-".to_owned(), |mean| bytes(mean as u64))
+}
+
+fn device_text(text: &mut String, device: &DeviceReport) {
+    line(text, 0, &format!("{}: {}", device.name, bytes(device.size_bytes)));
+    for uri in &device.uris {
+        line(text, 1, uri);
+    }
+    for row in &device.table {
+        line(text, 1, &format!("sectors {}+{}: {}", row.start_sector, row.sectors, row.target));
+    }
+    device.exports.iter().for_each(|export| export_text(text, export));
+    device.counted.iter().for_each(|counted| counted_text(text, counted));
+    device.caches.iter().for_each(|cache| cache_text(text, cache));
+    device.disks.iter().for_each(|disk| disk_text(text, disk));
+    line(text, 0, "");
+}
+
+fn export_text(text: &mut String, export: &ExportReport) {
+    let name = if export.name.is_empty() { "default export" } else { "export" };
+    let head = format!("{name} {}", export.name);
+    line(text, 1, &format!("{}: {} clients, {} requests", head.trim_end(), export.connections, count(export.requests)));
+    line(
+        text,
+        2,
+        &format!(
+            "{} reads of {}, {} writes of {}, {} flushes, {} trims and zeroes",
+            count(export.reads),
+            bytes(export.read_bytes),
+            count(export.writes),
+            bytes(export.written_bytes),
+            count(export.flushes),
+            count(export.trims_and_zeroes),
+        ),
+    );
+    line(
+        text,
+        2,
+        &format!(
+            "{} requests a receive, {} replies a send, {} errors",
+            ratio(export.requests_per_receive),
+            ratio(export.replies_per_send),
+            count(export.errors),
+        ),
+    );
+}
+
+fn counted_text(text: &mut String, counted: &CountedReport) {
+    line(text, 1, &format!("stats from sector {}: {} in flight", counted.start_sector, count(counted.in_flight)));
+    for operation in counted.operations.iter().filter(|operation| operation.requests > 0) {
+        let (requests, size) = (count(operation.requests), bytes(operation.bytes));
+        line(text, 2, &format!("{}: {requests} requests, {size}, {} errors", operation.operation, count(operation.errors)));
+    }
+}
+
+fn cache_text(text: &mut String, cache: &CacheReport) {
+    let state = if cache.failed { ", FAILED: it takes no writes; look at the server's log" } else { "" };
+    line(text, 1, &format!("cache {} in front of {}{state}", cache.cache, cache.origin));
+    let blocks = format!("{} blocks of {}", count(cache.blocks), bytes(cache.block_bytes.into()));
+    let dirty = format!("{} dirty ({})", count(cache.dirty_blocks), bytes(cache.dirty_bytes));
+    let free = format!(
+        "{} free in {} runs, the longest {}",
+        count(cache.free_blocks),
+        count(cache.free_runs),
+        count(cache.longest_free_run)
+    );
+    line(text, 2, &format!("{blocks}: {dirty}, {} in writeback, {free}", count(cache.writeback_blocks)));
+    if cache.quarantined_blocks > 0 {
+        let failed = count(cache.quarantined_blocks);
+        line(text, 2, &format!("{failed} blocks could not be written to the origin and are tried again"));
+    }
+    line(text, 2, &format!("read {} blocks, {} of them from the cache", count(cache.read_blocks), count(cache.read_hit_blocks)));
+    let written = [
+        (cache.allocated_blocks, "new"),
+        (cache.hit_uncommitted_blocks, "over uncommitted"),
+        (cache.hit_committed_blocks, "over committed"),
+        (cache.bypassed_blocks, "past the cache"),
+    ];
+    let written: Vec<_> = written.iter().map(|(blocks, what)| format!("{} {what}", count(*blocks))).collect();
+    line(text, 2, &format!("written {} blocks: {}", count(cache.written_blocks), written.join(", ")));
+    let run = mean_bytes(cache.mean_run_bytes);
+    let requests = count(cache.write_requests);
+    line(
+        text,
+        2,
+        &format!("{} blocks a write request, mean run {run}, {requests} requests", ratio(cache.blocks_per_write_request)),
+    );
+    line(
+        text,
+        2,
+        &format!(
+            "{} flushes, {} discards, {} commits, {} waits for space, {} of memory",
+            count(cache.flushes),
+            count(cache.discards),
+            count(cache.commits),
+            count(cache.waits_for_space),
+            bytes(cache.memory_bytes),
+        ),
+    );
+}
+
+fn disk_text(text: &mut String, disk: &DiskReport) {
+    let how = match (disk.kind.as_str(), disk.direct) {
+        ("file", true) => "direct I/O",
+        ("file", false) => "buffered I/O",
+        (other, _) => other,
+    };
+    line(text, 1, &format!("disk {}: {}, {how}", disk.name, bytes(disk.size_bytes)));
+    line(
+        text,
+        2,
+        &format!(
+            "{} requests in, {} out: merge ratio {}, mean run {}, {} in all, {} errors",
+            count(disk.requests_in),
+            count(disk.requests_out),
+            ratio(disk.merge_ratio),
+            mean_bytes(disk.mean_run_bytes),
+            bytes(disk.bytes),
+            count(disk.errors),
+        ),
+    );
+}

@@ -1,0 +1,289 @@
+//! The one table of commands and options: help, man pages and completions all come from it.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use forebay::Engine;
+use forebay_export::uri::Uri;
+
+/// A block layer in userspace that gathers small I/O into few large requests.
+///
+/// `forebay serve` without arguments serves a 1 GiB disk with a persistent write-back cache from
+/// files in ./forebay-data.
+#[derive(Debug, Parser)]
+#[command(name = "forebay", version, propagate_version = true, disable_help_subcommand = true)]
+pub struct Flags {
+    /// Say more on standard error: -v what happens, -vv details. `RUST_LOG` is heard, too.
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    pub verbose: u8,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve block devices over NBD
+    Serve(ServeFlags),
+    /// Show what a running server does, and what batching saves
+    Status(StatusFlags),
+    /// Send a message to a write cache: flush, `flush_on_suspend`, cleaner or `clear_stats`
+    Message(MessageFlags),
+    /// Hold a device's new requests back, with everything before them committed
+    Suspend(DeviceFlags),
+    /// Let a suspended device's requests in again
+    Resume(DeviceFlags),
+    /// Look at, check or empty a cache that nobody serves
+    Cache {
+        /// What to do with it.
+        #[command(subcommand)]
+        command: CacheCommand,
+    },
+    /// Measure, with the limits beside the figures
+    Bench {
+        /// What to measure.
+        #[command(subcommand)]
+        command: BenchCommand,
+    },
+    /// Print completions for a shell
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages into a folder
+    Man {
+        /// The folder.
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+}
+
+/// `forebay serve`.
+///
+/// Without arguments, a 1 GiB disk in ./forebay-data/origin.img is served through a 256 MiB write
+/// cache in ./forebay-data/cache.img; both are made where missing.
+///
+/// SIGTERM and SIGINT stop taking requests, answer those in flight, commit, and leave with exit
+/// status 0; dirty data stays safe in the cache. A second signal leaves at once, with exit status 1:
+/// everything that was flushed is safe then, too.
+#[derive(Debug, Default, Args)]
+#[command(verbatim_doc_comment)]
+pub struct ServeFlags {
+    /// Line of the device's table: `START LENGTH TARGET ARGUMENTS`, as in `0 2048 linear disk.img 0`;
+    /// may be given several times, or hold several lines separated by semicolons
+    #[arg(long, value_name = "LINE")]
+    pub table: Vec<String>,
+    /// Where to serve, as an NBD URI such as `nbd+unix:///NAME?socket=PATH` or `nbd://127.0.0.1/NAME`;
+    /// may be given several times
+    #[arg(long, value_name = "URI")]
+    pub export: Vec<Uri>,
+    /// Name of the device in status and messages
+    #[arg(long, value_name = "NAME", conflicts_with = "config")]
+    pub name: Option<String>,
+    /// Serve the devices of a TOML file
+    #[arg(long, value_name = "FILE", conflicts_with = "table")]
+    pub config: Option<PathBuf>,
+    /// Socket for status, messages, suspend and resume
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// What carries out I/O
+    #[arg(long, value_enum)]
+    pub engine: Option<EngineFlag>,
+    /// Write everything back before leaving, instead of keeping dirty data in the cache
+    #[arg(long)]
+    pub drain: bool,
+    /// Let clients read only
+    #[arg(long)]
+    pub read_only: bool,
+    /// Write the process id here once the server is ready; removed when it leaves
+    #[arg(long, value_name = "FILE")]
+    pub pid_file: Option<PathBuf>,
+    /// Listen on addresses that other machines reach; there is neither encryption nor a password
+    #[arg(long)]
+    pub allow_remote: bool,
+}
+
+/// What carries out I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineFlag {
+    /// `io_uring` where it is allowed, else threads
+    Auto,
+    /// `io_uring` or nothing
+    Uring,
+    /// Threads, even where `io_uring` is allowed
+    Threads,
+}
+
+impl From<EngineFlag> for Engine {
+    fn from(flag: EngineFlag) -> Self {
+        match flag {
+            EngineFlag::Auto => Self::Auto,
+            EngineFlag::Uring => Self::Uring,
+            EngineFlag::Threads => Self::Threads,
+        }
+    }
+}
+
+/// How to reach a running server.
+#[derive(Debug, Args)]
+pub struct Reach {
+    /// Control socket of the server
+    #[arg(long, value_name = "PATH", default_value = crate::embedded::CONTROL)]
+    pub control: PathBuf,
+}
+
+/// `forebay status`.
+#[derive(Debug, Args)]
+pub struct StatusFlags {
+    /// Only this device
+    pub device: Option<String>,
+    /// Print one JSON object
+    #[arg(long, conflicts_with = "line")]
+    pub json: bool,
+    /// Print the lines that the kernel's device mapper would
+    #[arg(long)]
+    pub line: bool,
+    /// The server.
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+/// `forebay message`.
+#[derive(Debug, Args)]
+pub struct MessageFlags {
+    /// The device, where the server has several, and the message
+    #[arg(required = true, value_names = ["DEVICE", "WORD"], num_args = 1..)]
+    pub words: Vec<String>,
+    /// The server.
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+/// `forebay suspend` and `forebay resume`.
+#[derive(Debug, Args)]
+pub struct DeviceFlags {
+    /// The device, where the server has several
+    pub device: Option<String>,
+    /// The server.
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+/// The commands for caches that nobody serves.
+#[derive(Debug, Subcommand)]
+pub enum CacheCommand {
+    /// Print the geometry of a cache and what is in it, as ranges
+    Dump(DumpFlags),
+    /// Check a cache without changing it: exit status 0 clean, 1 repairable, 2 damaged
+    #[command(after_help = "Repairable are blocks that were never committed and blocks that have a newer copy: what a \
+                            crash leaves behind. The next opening mends them. A file that cannot be read gives exit \
+                            status 1 as well, with a sentence on standard error.")]
+    Check(CheckFlags),
+    /// Write everything in a cache back to its origin
+    Flush(FlushFlags),
+}
+
+/// The benchmarks.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Large random writes through the write cache, in memory or on files
+    Writecache(WritecacheFlags),
+}
+
+/// `forebay bench writecache`.
+///
+/// Writes blocks of 512 KiB in random order at depth 32, each once, and measures in turn: a plain
+/// memory copy, the bare RAM device, the cache with one request for each of its blocks, the cache
+/// with extended requests. Speeds are medians in MiB/s; ratios are taken repetition by repetition.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct WritecacheFlags {
+    /// Bytes that the job writes, as in 400M or 1G; memory for 5 times as much is needed
+    #[arg(long, value_name = "SIZE", default_value = "400M", value_parser = bytes)]
+    pub size: u64,
+    /// Cache block sizes in bytes, from 512 to 65536; all eight where not given
+    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    pub block_size: Vec<u32>,
+    /// Also age a full cache with 2.1 GiB of mixed writes, and measure what became of its free space
+    #[arg(long)]
+    pub aged: bool,
+    /// Use files in this folder with direct I/O instead of memory
+    #[arg(long, value_name = "DIR", conflicts_with = "aged")]
+    pub dir: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Write a page with a plot to this file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// A size in bytes with an optional suffix K, M or G (powers of 1024).
+fn bytes(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
+        Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
+        Some(b'G' | b'g') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("{text} is not a size such as 400M"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too large"))
+}
+
+/// Where a cache is.
+#[derive(Debug, Args)]
+pub struct CachePlace {
+    /// The cache: a file or block device
+    #[arg(value_name = "CACHE")]
+    pub cache: PathBuf,
+    /// Sectors of 512 bytes in front of the cache
+    #[arg(long, value_name = "SECTORS", default_value_t = 0)]
+    pub start_sector: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `forebay cache dump`.
+#[derive(Debug, Args)]
+pub struct DumpFlags {
+    /// Where it is.
+    #[command(flatten)]
+    pub place: CachePlace,
+}
+
+/// `forebay cache check`.
+#[derive(Debug, Args)]
+pub struct CheckFlags {
+    /// Where it is.
+    #[command(flatten)]
+    pub place: CachePlace,
+    /// Its origin, so that blocks beyond the origin's end are found, too
+    #[arg(value_name = "ORIGIN")]
+    pub origin: Option<PathBuf>,
+}
+
+/// `forebay cache flush`.
+#[derive(Debug, Args)]
+pub struct FlushFlags {
+    /// Where it is.
+    #[command(flatten)]
+    pub place: CachePlace,
+    /// Its origin
+    #[arg(value_name = "ORIGIN")]
+    pub origin: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_table_of_options_holds_together() {
+        Flags::command().debug_assert();
+    }
+}
