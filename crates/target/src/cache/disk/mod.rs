@@ -3,7 +3,6 @@
 //! Everything here is a plain function from bytes to values or back. The reader of the device and
 //! the order of writes live in the layer above.
 
-mod bits;
 pub mod entry;
 pub mod format;
 pub mod recover;

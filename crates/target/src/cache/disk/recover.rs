@@ -23,11 +23,11 @@
 
 use forebay_block::SectorCount;
 
-use super::bits::Bits;
 use super::entry::{ENTRY_BYTES, Entry, SEQ_FREE};
 use super::format::Geometry;
 use super::sequences::Sequences;
 use super::sort::{self, Key, MARK_BITS};
+use crate::cache::index::bits::Bits;
 use crate::cache::index::map::MapBuilder;
 use crate::cache::index::{CacheSlot, ExtentMap, FreeSpace, ORIGIN_BLOCKS_MAX, Phase, SlotRun, State};
 
@@ -227,9 +227,9 @@ impl Scan {
             }
             bit <<= 1;
         }
-        self.used.set_word(first, used);
-        self.continues.set_word(first, continues);
-        self.clear.set_word(first, clear);
+        self.used.set_in_word(first, used);
+        self.continues.set_in_word(first, continues);
+        self.clear.set_in_word(first, clear);
         (self.expected, self.last_seq, self.sector_max) = (expected, last_seq, sector_max);
         self.slot += u32::try_from(entries.len()).expect("a word has 64 bits");
     }
@@ -303,6 +303,7 @@ impl Scan {
                 let winner = choose(same, &mut self.seqs);
                 map.push_run(winner.origin, winner.slot, 1, COMMITTED);
                 for &(_, loser) in same.iter().filter(|&&(_, slot)| slot != winner.slot) {
+                    let loser = SlotRun { slot: CacheSlot(loser), count: 1 };
                     self.used.clear(loser);
                     self.clear.set(loser);
                 }

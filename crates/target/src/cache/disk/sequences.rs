@@ -2,7 +2,8 @@
 
 #![deny(clippy::indexing_slicing)]
 
-use super::bits::Bits;
+use crate::cache::index::bits::Bits;
+use crate::cache::index::{CacheSlot, SlotRun};
 
 /// Sequence numbers of the slots that have one.
 pub(super) struct Sequences {
@@ -22,7 +23,7 @@ impl Sequences {
     /// Notes that a stretch with this number begins at `slot`, behind all others.
     pub(super) fn push(&mut self, slot: u32, seq: u64) {
         self.values.push(seq);
-        self.starts.set(slot);
+        self.starts.set(SlotRun { slot: CacheSlot(slot), count: 1 });
     }
 
     /// The number of a slot that has one, once all are noted.

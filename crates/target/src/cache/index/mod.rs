@@ -9,6 +9,7 @@
 
 pub mod age;
 pub mod alloc;
+pub(in crate::cache) mod bits;
 mod chunk;
 pub mod map;
 mod tree;

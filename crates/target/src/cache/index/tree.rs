@@ -44,10 +44,11 @@ impl Tree {
 
     /// Bytes of all chunks, spare ones included, and at most what the map above them takes.
     pub(super) fn memory_bytes(&self) -> usize {
-        // The standard ordered map keeps nodes of up to 11 keys at least 5 keys full; the upper
-        // levels, with one pointer more for each key, add at most a fifth.
-        let node_bytes_per_key = (size_of::<u64>() + size_of::<Chunk>() + 2) * 11 / 5;
-        self.spare.room() * size_of::<Entry>() + self.spare.list_bytes() + self.chunks.len() * node_bytes_per_key * 6 / 5
+        // The standard ordered map has nodes of 11 keys, which are at least 5 keys full but for the
+        // first one; the upper levels, with one pointer more for each key, add at most a fifth.
+        let key_bytes = size_of::<u64>() + size_of::<Chunk>() + 2;
+        let nodes = if self.chunks.is_empty() { 0 } else { key_bytes * 11 + self.chunks.len() * key_bytes * 11 / 5 * 6 / 5 };
+        self.spare.room() * size_of::<Entry>() + self.spare.list_bytes() + nodes
     }
 
     /// The first entry that ends behind `block`, and all that follow.

@@ -25,7 +25,7 @@ fn runs(cells: &[bool]) -> Vec<SlotRun> {
 fn check(space: &FreeSpace, cells: &[bool]) {
     let expected = runs(cells);
     assert_eq!(space.free_blocks() as usize, cells.iter().filter(|&&free| free).count());
-    assert_eq!(space.runs(), expected.len());
+    assert_eq!(space.runs() as usize, expected.len());
     assert_eq!(space.longest(), expected.iter().map(|run| run.count).max().unwrap_or(0));
 }
 
@@ -61,7 +61,7 @@ fn a_request_too_long_for_the_current_run_moves_to_the_longest() {
 fn random_steps_agree_with_one_cell_per_slot() {
     for (seed, longest) in [(1, 1), (2, 4), (3, 40), (4, 400)] {
         let mut rng = Rng::with_seed(seed);
-        let slots = 1000;
+        let slots = 5000;
         let mut space = FreeSpace::new(slots);
         let mut cells = vec![true; slots as usize];
         for _ in 0..10_000 {
@@ -76,13 +76,9 @@ fn random_steps_agree_with_one_cell_per_slot() {
             } else {
                 let first = rng.u32(..slots);
                 let used = (first..slots.min(first + want)).take_while(|&slot| !cells[slot as usize]).count() as u32;
-                let free = (first..slots.min(first + want)).take_while(|&slot| cells[slot as usize]).count() as u32;
                 if used > 0 {
                     space.release(run(first, used));
                     set(&mut cells, run(first, used), true);
-                } else if rng.u8(..4) == 0 {
-                    space.take(run(first, free));
-                    set(&mut cells, run(first, free), false);
                 }
             }
             check(&space, &cells);
@@ -133,7 +129,29 @@ fn giving_back_a_slot_of_the_current_run_is_a_bug() {
 }
 
 #[test]
-#[should_panic(expected = "not all free")]
-fn taking_a_used_slot_is_a_bug() {
-    FreeSpace::from_used(10, [run(5, 1)]).take(run(4, 2));
+fn the_longest_run_of_a_word_is_found() {
+    let slow = |word: u64| (0..64).map(|at| (word >> at).trailing_ones()).max().unwrap();
+    let mut rng = Rng::with_seed(5);
+    for _ in 0..100_000 {
+        let word = rng.u64(..) | rng.u64(..) & rng.u64(..) | (u64::MAX >> rng.u32(..64)) << rng.u32(..64) & rng.u64(..);
+        assert_eq!(longest_ones(word), slow(word), "{word:#x}");
+    }
+    for len in 0..=64_u32 {
+        for at in 0..=64 - len {
+            let word = u64::MAX.checked_shr(64 - len).unwrap_or(0).checked_shl(at).unwrap_or(0);
+            assert_eq!(longest_ones(word), len);
+        }
+    }
+}
+
+#[test]
+fn caches_of_any_size_begin_as_one_run() {
+    for blocks in [1, 63, 64, 65, 511, 512, 513, 1024, 1025, 100_000, (1 << 20) - 1] {
+        let mut space = FreeSpace::new(blocks);
+        assert_eq!((space.free_blocks(), space.runs(), space.longest()), (blocks, 1, blocks));
+        assert_eq!(space.allocate(u32::MAX), Some(run(0, blocks)));
+        assert_eq!((space.free_blocks(), space.runs(), space.longest(), space.allocate(1)), (0, 0, 0, None));
+        space.release(run(blocks - 1, 1));
+        assert_eq!(space.allocate(7), Some(run(blocks - 1, 1)));
+    }
 }
