@@ -26,15 +26,34 @@ pub enum PostError<T> {
     Gone(T),
 }
 
+/// What rouses the reactor. It rings as well when a sender goes, so that the end of the last one is
+/// noticed.
+#[derive(Clone)]
+struct Bell(Arc<OwnedFd>);
+
+impl Bell {
+    fn ring(&self) {
+        // A counter that is already at its maximum rings just as well.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.ring();
+    }
+}
+
 /// The sending end, for any thread.
 pub struct Post<T> {
     queue: SyncSender<T>,
-    bell: Arc<OwnedFd>,
+    /// Dropped after the queue's end: whoever hears it finds the sender gone.
+    bell: Bell,
 }
 
 impl<T> Clone for Post<T> {
     fn clone(&self) -> Self {
-        Self { queue: self.queue.clone(), bell: Arc::clone(&self.bell) }
+        Self { queue: self.queue.clone(), bell: self.bell.clone() }
     }
 }
 
@@ -48,8 +67,7 @@ impl<T: Send> Post<T> {
             TrySendError::Full(message) => PostError::Full(message),
             TrySendError::Disconnected(message) => PostError::Gone(message),
         })?;
-        // A counter that is already at its maximum rings just as well.
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        self.bell.ring();
         Ok(())
     }
 }
@@ -69,7 +87,7 @@ impl<T: Send> Mailbox<T> {
     pub fn new(reactor: &Reactor, depth: usize) -> io::Result<(Post<T>, Self)> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (sender, queue) = sync_channel(depth);
-        let post = Post { queue: sender, bell: Arc::new(bell.try_clone()?) };
+        let post = Post { queue: sender, bell: Bell(Arc::new(bell.try_clone()?)) };
         Ok((post, Self { queue, bell: Rc::new(bell), reactor: reactor.clone() }))
     }
 

@@ -52,12 +52,13 @@ impl Features {
     }
 }
 
-/// Requests that fit the submission ring at once. The plug lets go at 256 bios, so a turn's batch
-/// rarely needs a second call; more than fit are queued and follow in order.
-const SUBMISSIONS: u32 = 256;
-/// Completions that fit their ring: enough for deep queues, so that the kernel's own, slower list
-/// of what did not fit stays empty.
-const COMPLETIONS: u32 = 4096;
+/// Requests and completions that fit their rings at once.
+///
+/// The plug lets go at 256 bios, so a turn's batch rarely needs a second call; more are queued and
+/// follow in order. The completions are enough for deep queues, so that the kernel's own, slower
+/// list of what did not fit stays empty. Kernels from 6.14 on count rings as locked memory: where
+/// little of it is allowed, the second, small pair takes 12 KiB.
+const SIZES: [(u32, u32); 2] = [(256, 4096), (64, 256)];
 /// Devices in the kernel's table; those beyond go by their descriptor.
 pub(super) const FILES_MAX: u32 = 256;
 /// Memory regions in the kernel's table; those beyond go unregistered.
@@ -107,27 +108,36 @@ pub(super) fn build(wanted: Features) -> io::Result<(IoUring, Features)> {
     Ok((ring, features))
 }
 
-/// The ring with the best way of completing that the kernel takes.
+/// The ring with the best way of completing that the kernel takes, of the largest size.
 fn ring(wanted: Features) -> io::Result<(IoUring, Features)> {
+    let [large, small] = SIZES;
+    match sized_ring(wanted, large) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => sized_ring(wanted, small),
+        result => result,
+    }
+    .map_err(|error| refused(&error))
+}
+
+fn sized_ring(wanted: Features, (submissions, completions): (u32, u32)) -> io::Result<(IoUring, Features)> {
     let mut features = wanted;
-    if features.has(Features::DEFER_TASKRUN) {
+    let builder = || {
         let mut builder = IoUring::builder();
-        builder.setup_cqsize(COMPLETIONS).setup_clamp().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
-        match builder.build(SUBMISSIONS) {
+        builder.setup_cqsize(completions).setup_clamp();
+        builder
+    };
+    if features.has(Features::DEFER_TASKRUN) {
+        match builder().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().build(submissions) {
             Ok(ring) => return Ok((ring, features)),
             Err(_) => features = features.without(Features::DEFER_TASKRUN),
         }
     }
     if features.has(Features::COOP_TASKRUN) {
-        let mut builder = IoUring::builder();
-        builder.setup_cqsize(COMPLETIONS).setup_clamp().setup_coop_taskrun().setup_taskrun_flag();
-        match builder.build(SUBMISSIONS) {
+        match builder().setup_coop_taskrun().setup_taskrun_flag().build(submissions) {
             Ok(ring) => return Ok((ring, features)),
             Err(_) => features = features.without(Features::COOP_TASKRUN),
         }
     }
-    let ring = IoUring::builder().setup_cqsize(COMPLETIONS).setup_clamp().build(SUBMISSIONS).map_err(|error| refused(&error))?;
-    Ok((ring, features))
+    Ok((builder().build(submissions)?, features))
 }
 
 fn too_old() -> io::Error {
@@ -140,7 +150,7 @@ fn refused(error: &io::Error) -> io::Error {
             "io_uring is forbidden here (sysctl kernel.io_uring_disabled, or a container's seccomp filter)"
         }
         Some(libc::ENOSYS) => "this kernel has no io_uring, or a seccomp filter hides it",
-        Some(libc::ENOMEM) => "there is no memory for io_uring (on kernels before 5.12 raise RLIMIT_MEMLOCK)",
+        Some(libc::ENOMEM) => "there is no memory for io_uring: raise the limit of locked memory (ulimit -l)",
         _ => "io_uring cannot be set up",
     };
     io::Error::new(error.kind(), format!("{why}: {error}"))

@@ -208,6 +208,10 @@ impl Uring {
 
     /// The kernel takes nothing new until completions were worked off.
     fn wait_for_room(&mut self, done: &mut Vec<Done>) -> io::Result<()> {
+        if self.in_flight <= self.ring.submission().len() {
+            // It works on nothing that could complete: what it refused is tried again at once.
+            return Ok(());
+        }
         let flags = io_uring::EnterFlags::GETEVENTS.bits();
         // SAFETY: submits nothing and passes no argument: it only waits for one completion.
         let result = unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, flags, None) };
