@@ -120,6 +120,7 @@ impl Cache {
         }
         scratch.group.clear();
         self.rounds_done.set(self.rounds_done.get() + 1);
+        self.forget_cleared();
         self.round_ended.raise();
         self.space.raise();
         self.work.raise();

@@ -139,6 +139,9 @@ pub struct Cache {
     origin_lost: Cell<u64>,
 
     copies: RefCell<Vec<LockRange>>,
+    /// Copies that ended after a newer one of a block had come in, each with the round that clears
+    /// their entries: until then nothing else of these blocks may leave.
+    uncleared: RefCell<Vec<(LockRange, u64)>>,
     busy_blocks: Cell<u64>,
     copied: RefCell<Vec<CopyRun>>,
     quarantine: RefCell<Vec<Quarantined>>,

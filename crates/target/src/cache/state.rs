@@ -194,27 +194,6 @@ impl CacheState {
         }
     }
 
-    /// Slots whose content is durable on the origin; `still` is the part that was in the map until
-    /// now. What a newer copy replaced meanwhile is cleared before that one can be (I4).
-    pub(super) fn leave_copied(&mut self, copied: &CachedExtent, still: &[CachedExtent]) {
-        let mut next = copied.origin;
-        let slots = |from: OriginBlock, to: OriginBlock| {
-            let skip = u32::try_from(from.0 - copied.origin.0).expect("inside an extent");
-            let count = u32::try_from(to.0 - from.0).expect("inside an extent");
-            SlotRun { slot: CacheSlot(copied.slot.0 + skip), count }
-        };
-        for part in still {
-            if next < part.origin {
-                self.leaving.due.push(slots(next, part.origin));
-            }
-            self.leaving.written.push(part.slots());
-            next = part.end();
-        }
-        if next < copied.end() {
-            self.leaving.due.push(slots(next, copied.end()));
-        }
-    }
-
     /// A copy left behind by a failed writeback although a newer one replaced it meanwhile.
     pub(super) fn leave_replaced(&mut self, origin: OriginBlock, slots: SlotRun) {
         match self.map.get(origin).map(|extent| extent.state.phase) {

@@ -13,7 +13,8 @@
 //! Invariants:
 //! - I1: only committed blocks are copied, and nobody writes into a block while it is busy: its
 //!   next write goes to another slot.
-//! - I2: at most one copy of an origin block is on its way to the origin.
+//! - I2: at most one copy of an origin block is on its way to the origin, and the next one waits until
+//!   the entry of the one before is cleared: a crash must not uncover that one again.
 //! - I3: entries are cleared only after a flush of the origin that began after their copy ended, and
 //!   only when no flush failed since that copy began.
 //! - I4: a copy that fails is tried again in halves; a single block that fails is put into
@@ -176,7 +177,7 @@ impl Cache {
         let range = LockRange::new(extent.origin.0, u64::from(extent.count));
         let now = self.reactor.now();
         !self.locks.is_locked(range)
-            && !self.copies.borrow().iter().any(|copy| copy.overlaps(range))
+            && !self.is_leaving(range)
             && !self.quarantine.borrow().iter().any(|block| block.until > now && block.range.overlaps(range))
     }
 
@@ -224,6 +225,20 @@ impl Cache {
             .expect("jobs are made when the cache opens")
             .start((self.this.upgrade().expect("alive while its task runs"), run));
         blocks
+    }
+
+    /// Whether a copy of a block in `range` is on its way, or its entry must be cleared before
+    /// anything newer of that block leaves.
+    fn is_leaving(&self, range: LockRange) -> bool {
+        self.copies.borrow().iter().any(|copy| copy.overlaps(range))
+            || self.uncleared.borrow().iter().any(|(copy, _)| copy.overlaps(range))
+    }
+
+    /// A commit round ended that cleared entries.
+    pub(super) fn forget_cleared(&self) {
+        let done = self.rounds_done.get();
+        self.uncleared.borrow_mut().retain(|&(_, round)| round > done);
+        self.copy_ended.raise();
     }
 
     /// Waits until another copy may start.
@@ -413,13 +428,18 @@ impl Cache {
     fn copy_done(&self, mut run: CopyRun) {
         let mut state = self.state.borrow_mut();
         let mut removed = std::mem::take(&mut *self.removed.borrow_mut());
+        removed.clear();
         for extent in &run.extents {
-            removed.clear();
             state.map.remove_exact(extent.origin, extent.slot, extent.count, &mut removed);
-            state.leave_copied(extent, &removed);
+            // What a newer copy replaced meanwhile is not in the map any more, but leaves as well.
+            state.leaving.written.push(extent.slots());
         }
+        let left: u64 = removed.iter().map(|extent| u64::from(extent.count)).sum();
         *self.removed.borrow_mut() = removed;
         drop(state);
+        if left < run.blocks() {
+            self.uncleared.borrow_mut().push((run.range(), self.rounds_started.get() + 1));
+        }
         self.quarantine.borrow_mut().retain(|block| !block.range.overlaps(run.range()));
         self.leave_copies(&run);
         run.extents.clear();
@@ -508,7 +528,7 @@ impl Cache {
     /// Waits until no copy of a block in `range` is on its way.
     pub(super) async fn writeback_left(&self, range: &std::ops::Range<OriginBlock>) {
         let range = LockRange::new(range.start.0, range.end.0 - range.start.0);
-        while self.copies.borrow().iter().any(|copy| copy.overlaps(range)) && !self.closed.get() {
+        while self.is_leaving(range) && !self.closed.get() && !self.failed.get() {
             let seen = self.copy_ended.count();
             self.copy_ended.after(seen, None).await;
         }

@@ -362,6 +362,7 @@ fn build(reactor: &Reactor, pool: &BufferPool, setup: &Setup, geometry: Geometry
         last_bypass: Cell::new(1),
         origin_lost: Cell::new(0),
         copies: RefCell::default(),
+        uncleared: RefCell::default(),
         busy_blocks: Cell::new(0),
         copied: RefCell::default(),
         quarantine: RefCell::default(),
