@@ -20,6 +20,8 @@
 //! - I4: a copy that fails is tried again in halves; a single block that fails is put into
 //!   quarantine, stays cached, and is tried again later. Nothing else is affected.
 
+mod copy;
+
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -27,53 +29,17 @@ use forebay_block::{Bio, SectorCount, Status, call};
 
 use super::Cache;
 use super::disk::entry::{ENTRY_BYTES, Entry, SEQ_FREE};
-use super::index::{CacheSlot, CachedExtent, OriginBlock, Phase, Piece, SlotRun, State as BlockState};
+use super::index::{CacheSlot, CachedExtent, OriginBlock, Piece, SlotRun, State as BlockState};
 use super::options::Order;
 use crate::lock::LockRange;
 
+use self::copy::{QUARANTINE, clip_start};
+pub(super) use self::copy::{CopyRun, Quarantined, copy_blocks};
+
 /// Copies in flight at once: enough to keep a slow origin busy.
 pub(super) const COPIES_MAX: usize = 64;
-/// Largest copy, bytes.
-const COPY_BYTES_MAX: u64 = 1 << 20;
 /// A stretch of slots that is swept at once holds this much, bytes, in a large cache.
 const STRETCH_BYTES: u64 = 4 << 20;
-/// First wait before a quarantined block is tried again; doubles up to the maximum.
-const QUARANTINE: Duration = Duration::from_secs(1);
-const QUARANTINE_MAX: Duration = Duration::from_secs(60);
-
-/// A run of origin blocks on its way home, from one or more runs of slots.
-pub(super) struct CopyRun {
-    pub(super) extents: Vec<CachedExtent>,
-    /// Failed flushes of the origin when the write to it began.
-    lost: u64,
-}
-
-impl CopyRun {
-    fn origin(&self) -> OriginBlock {
-        self.extents.first().expect("a copy is of something").origin
-    }
-
-    fn blocks(&self) -> u64 {
-        self.extents.iter().map(|extent| u64::from(extent.count)).sum()
-    }
-
-    fn range(&self) -> LockRange {
-        LockRange::new(self.origin().0, self.blocks())
-    }
-}
-
-/// A block whose copy failed.
-pub(super) struct Quarantined {
-    range: LockRange,
-    until: Duration,
-    wait: Duration,
-}
-
-impl Quarantined {
-    pub(super) fn blocks(&self) -> u64 {
-        self.range.count()
-    }
-}
 
 /// What writeback has to do now.
 enum Goal {
@@ -167,64 +133,6 @@ impl Cache {
             drop(state);
             self.work.raise();
         }
-    }
-
-    /// Whether a copy of `extent` may start.
-    fn eligible(&self, extent: &CachedExtent) -> bool {
-        if extent.state.phase != Phase::Committed || extent.state.busy {
-            return false;
-        }
-        let range = LockRange::new(extent.origin.0, u64::from(extent.count));
-        let now = self.reactor.now();
-        !self.locks.is_locked(range)
-            && !self.is_leaving(range)
-            && !self.quarantine.borrow().iter().any(|block| block.until > now && block.range.overlaps(range))
-    }
-
-    /// Starts a copy that begins with `seed` and takes cached neighbours on both sides along, at
-    /// most `most` blocks. Returns the blocks taken.
-    fn start_copy(&self, seed: CachedExtent, most: u64) -> u64 {
-        let most = most.min(self.settings.copy_blocks).max(1);
-        let mut extents = self.spare_runs.borrow_mut().pop().unwrap_or_default();
-        let seed = head(seed, most);
-        let mut blocks = u64::from(seed.count);
-        extents.push(seed);
-        while blocks < most {
-            let first = extents[0].origin;
-            let state = self.state.borrow();
-            let Some(before) = first.0.checked_sub(1).and_then(|block| state.map.get(OriginBlock(block))) else { break };
-            drop(state);
-            let before = tail(clip_end(before, first), most - blocks);
-            if !self.eligible(&before) {
-                break;
-            }
-            blocks += u64::from(before.count);
-            extents.insert(0, before);
-        }
-        while blocks < most {
-            let end = extents.last().expect("begun with the seed").end();
-            let Some(after) = self.state.borrow().map.get(end) else { break };
-            let after = head(clip_start(after, end), most - blocks);
-            if !self.eligible(&after) {
-                break;
-            }
-            blocks += u64::from(after.count);
-            extents.push(after);
-        }
-        let run = CopyRun { extents, lost: 0 };
-        let mut state = self.state.borrow_mut();
-        for extent in &run.extents {
-            state.map.mark(extent.origin, extent.slot, extent.count, |old| BlockState { busy: true, ..old });
-        }
-        state.leaving_blocks += blocks;
-        drop(state);
-        self.copies.borrow_mut().push(run.range());
-        self.busy_blocks.set(self.busy_blocks.get() + blocks);
-        self.copy_jobs
-            .get()
-            .expect("jobs are made when the cache opens")
-            .start((self.this.upgrade().expect("alive while its task runs"), run));
-        blocks
     }
 
     /// Whether a copy of a block in `range` is on its way, or its entry must be cleared before
@@ -379,161 +287,6 @@ impl Cache {
         started
     }
 
-    /// One copy: read the runs of slots into one buffer, write it to the origin at once.
-    pub(super) async fn copy(self: Rc<Self>, mut run: CopyRun) {
-        let bytes = u32::try_from(run.blocks() * self.block_bytes()).expect("a copy is at most 1 MiB or one block");
-        let buffer = self.pool.take(bytes as usize);
-        let gather = Bio::read(forebay_block::Sector(0), Rc::clone(buffer.segments()), 0, bytes);
-        let mut skip = 0;
-        for extent in &run.extents {
-            let length = u64::from(extent.count) * self.block_bytes();
-            self.fast.submit(gather.part(skip, length).remap(self.geometry.slot_sector(extent.slot)));
-            skip += length;
-        }
-        let mut status = gather.parts_done().await;
-        gather.end(status);
-        if status.is_ok() {
-            run.lost = self.origin_lost.get();
-            let write = Bio::write(self.block_sector(run.origin()), Rc::clone(buffer.segments()), 0, bytes);
-            status = call(&*self.origin, write).await.status();
-        }
-        if status.is_ok() {
-            self.origin_writes.set(self.origin_writes.get() + 1);
-            self.copied.borrow_mut().push(run);
-        } else {
-            self.copy_failed(run);
-        }
-        self.work.raise();
-    }
-
-    /// The task that lets copied blocks go, as many at a time as have gathered.
-    pub(super) async fn retirer(self: Rc<Self>) {
-        let mut runs = Vec::new();
-        while !self.closed.get() {
-            let seen = self.work.count();
-            runs.append(&mut *self.copied.borrow_mut());
-            if runs.is_empty() {
-                self.work.after(seen, None).await;
-                continue;
-            }
-            let status = self.flush_origin().await;
-            for run in runs.drain(..) {
-                let durable = status.is_ok() && run.lost == self.origin_lost.get();
-                if durable { self.copy_done(run) } else { self.copy_failed(run) }
-            }
-            self.work.raise();
-        }
-    }
-
-    fn copy_done(&self, mut run: CopyRun) {
-        let mut state = self.state.borrow_mut();
-        let mut removed = std::mem::take(&mut *self.removed.borrow_mut());
-        removed.clear();
-        for extent in &run.extents {
-            state.map.remove_exact(extent.origin, extent.slot, extent.count, &mut removed);
-            // What a newer copy replaced meanwhile is not in the map any more, but leaves as well.
-            state.leaving.written.push(extent.slots());
-        }
-        let left: u64 = removed.iter().map(|extent| u64::from(extent.count)).sum();
-        *self.removed.borrow_mut() = removed;
-        drop(state);
-        if left < run.blocks() {
-            self.uncleared.borrow_mut().push((run.range(), self.rounds_started.get() + 1));
-        }
-        self.quarantine.borrow_mut().retain(|block| !block.range.overlaps(run.range()));
-        self.leave_copies(&run);
-        run.extents.clear();
-        self.spare_runs.borrow_mut().push(run.extents);
-    }
-
-    fn leave_copies(&self, run: &CopyRun) {
-        let range = run.range();
-        let mut copies = self.copies.borrow_mut();
-        let at = copies.iter().position(|copy| *copy == range).expect("a copy is listed until it is over");
-        copies.swap_remove(at);
-        self.busy_blocks.set(self.busy_blocks.get() - run.blocks());
-        drop(copies);
-        self.copy_ended.raise();
-    }
-
-    /// I4: blocks stay cached; more than one are tried again in halves, one goes into quarantine.
-    fn copy_failed(&self, run: CopyRun) {
-        let mut state = self.state.borrow_mut();
-        for extent in &run.extents {
-            let pieces: Vec<Piece> = state.map.pieces(extent.origin..extent.end()).collect();
-            for piece in pieces {
-                let (origin, count) = match piece {
-                    Piece::Hit(hit) => (hit.origin, hit.count),
-                    Piece::Miss { origin, count } => (origin, u32::try_from(count).expect("inside an extent")),
-                };
-                let slot = CacheSlot(extent.slot.0 + u32::try_from(origin.0 - extent.origin.0).expect("inside an extent"));
-                if matches!(piece, Piece::Hit(hit) if hit.slot == slot) {
-                    state.map.mark(origin, slot, count, |old| BlockState { busy: false, ..old });
-                    state.leaving_blocks -= u64::from(count);
-                } else {
-                    state.leave_replaced(origin, SlotRun { slot, count });
-                }
-            }
-        }
-        drop(state);
-        self.leave_copies(&run);
-        if run.blocks() > 1 && !self.failed.get() {
-            self.retry_in_halves(&run);
-        } else {
-            self.put_in_quarantine(run.range());
-        }
-        self.with_age(|age| {
-            age.push_front(run.origin(), u32::try_from(run.blocks()).expect("a copy is short"), self.reactor.now())
-        });
-    }
-
-    fn retry_in_halves(&self, run: &CopyRun) {
-        let half = run.blocks().div_ceil(2);
-        let end = OriginBlock(run.origin().0 + run.blocks());
-        let mut next = run.origin();
-        while next < end {
-            let stop = OriginBlock((next.0 + half).min(end.0));
-            let Some(piece) = self.state.borrow().map.pieces(next..stop).next() else { break };
-            next = match piece {
-                Piece::Miss { origin, count } => OriginBlock(origin.0 + count),
-                Piece::Hit(hit) => {
-                    if self.eligible(&hit) {
-                        self.start_exactly(hit);
-                    }
-                    hit.end()
-                }
-            };
-        }
-    }
-
-    /// Starts a copy of `extent` alone, without neighbours.
-    fn start_exactly(&self, extent: CachedExtent) {
-        self.start_copy(extent, u64::from(extent.count));
-    }
-
-    fn put_in_quarantine(&self, range: LockRange) {
-        let mut quarantine = self.quarantine.borrow_mut();
-        let before = quarantine.iter().find(|block| block.range == range).map(|block| block.wait);
-        let wait = before.map_or(QUARANTINE, |wait| (wait * 2).min(QUARANTINE_MAX));
-        quarantine.retain(|block| block.range != range);
-        quarantine.push(Quarantined { range, until: self.reactor.now() + wait, wait });
-        if before.is_none() {
-            tracing::warn!(
-                "write cache: block {} cannot be written to the origin; it stays cached and is tried again",
-                range.start()
-            );
-        }
-    }
-
-    /// Waits until no copy of a block in `range` is on its way.
-    pub(super) async fn writeback_left(&self, range: &std::ops::Range<OriginBlock>) {
-        let range = LockRange::new(range.start.0, range.end.0 - range.start.0);
-        while self.is_leaving(range) && !self.closed.get() && !self.failed.get() {
-            let seen = self.copy_ended.count();
-            self.copy_ended.after(seen, None).await;
-        }
-    }
-
     /// Commits and writes everything home; fails when a block cannot be written or an error latched.
     pub(super) async fn drain(&self) -> Status {
         let mut passes = 0;
@@ -572,30 +325,3 @@ impl Cache {
 
 /// Times a drain goes through the whole cache when writes go on meanwhile.
 const DRAIN_PASSES_MAX: u32 = 64;
-
-/// The first `most` blocks of an extent.
-fn head(extent: CachedExtent, most: u64) -> CachedExtent {
-    CachedExtent { count: u32::try_from(u64::from(extent.count).min(most)).expect("at most what it was"), ..extent }
-}
-
-/// The last `most` blocks of an extent.
-fn tail(extent: CachedExtent, most: u64) -> CachedExtent {
-    let count = u64::from(extent.count).min(most);
-    clip_start(extent, OriginBlock(extent.end().0 - count))
-}
-
-fn clip_start(extent: CachedExtent, start: OriginBlock) -> CachedExtent {
-    let cut = u32::try_from(start.0 - extent.origin.0).expect("inside the extent");
-    CachedExtent { origin: start, slot: CacheSlot(extent.slot.0 + cut), count: extent.count - cut, ..extent }
-}
-
-fn clip_end(extent: CachedExtent, end: OriginBlock) -> CachedExtent {
-    let count = u32::try_from(end.0 - extent.origin.0).expect("inside the extent").min(extent.count);
-    CachedExtent { count, ..extent }
-}
-
-/// Blocks of the largest copy: the origin's preferred request, up to 1 MiB.
-pub(super) fn copy_blocks(preferred_bytes: u32, block_bytes: u64) -> u64 {
-    let bytes = if preferred_bytes == 0 { COPY_BYTES_MAX } else { u64::from(preferred_bytes) };
-    (bytes.clamp(65_536, COPY_BYTES_MAX) / block_bytes).max(1)
-}
