@@ -18,17 +18,18 @@
 //! 4. A flush covers the writes of all connections: they share the target.
 //!
 //! ```no_run
-//! # fn target() -> std::rc::Rc<dyn forebay_block::Target> { unimplemented!() }
+//! # fn serve(target: std::rc::Rc<dyn forebay_block::Target>) -> Result<(), Box<dyn std::error::Error>> {
 //! use forebay_export::serve::{Listen, Offer, ServeLimits, Server};
 //! use forebay_reactor::{BufferPool, Reactor, Uring};
 //!
 //! let reactor = Reactor::new(Box::new(Uring::new()?));
 //! let server = Server::new(&reactor, &BufferPool::new(&reactor), ServeLimits::default());
-//! server.add_export(&Offer::new("disk").as_default(), target())?;
+//! server.add_export(&Offer::new("disk").as_default(), target)?;
 //! println!("{}", server.listen(Listen::Unix("/run/forebay.sock".into()))?);
 //! reactor.run(reactor.sleep(std::time::Duration::from_secs(3600)))?;
 //! reactor.run(server.shutdown())?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok(())
+//! # }
 //! ```
 
 mod connection;
