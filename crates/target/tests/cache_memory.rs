@@ -4,31 +4,31 @@
 #![expect(unsafe_code, reason = "an allocator that counts is an unsafe trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
 
 use fastrand::Rng;
 use forebay_target::cache::index::{CacheSlot, CachedExtent, ExtentMap, FreeSpace, OriginBlock, SlotRun, State};
 
-/// Counts bytes in use and allocations.
+/// Counts the bytes in use and the allocations of each thread, so that tests do not disturb each other.
 struct Counting;
 
-static BYTES: AtomicUsize = AtomicUsize::new(0);
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-/// The counts are of the whole process, so one test measures at a time.
-static MEASURING: Mutex<()> = Mutex::new(());
+thread_local! {
+    static BYTES: Cell<usize> = const { Cell::new(0) };
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
 
 // SAFETY: every call goes to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        BYTES.set(BYTES.get().wrapping_add(layout.size()));
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         // SAFETY: the caller keeps the rules of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        // A thread may free what another one allocated; only the difference counts.
+        BYTES.set(BYTES.get().wrapping_sub(layout.size()));
         // SAFETY: the caller keeps the rules of `dealloc`.
         unsafe { System.dealloc(memory, layout) }
     }
@@ -47,7 +47,7 @@ struct Index {
 
 impl Index {
     fn new(blocks: u32) -> Self {
-        let base = BYTES.load(Ordering::Relaxed);
+        let base = BYTES.get();
         Self { map: ExtentMap::new(), free: FreeSpace::new(blocks), base }
     }
 
@@ -77,18 +77,18 @@ impl Index {
 
     /// Allocated bytes; checks that the index knows about them.
     fn bytes(&self, what: &str, blocks: u32) -> usize {
-        let real = BYTES.load(Ordering::Relaxed) - self.base;
+        let real = BYTES.get().wrapping_sub(self.base);
         let told = self.map.memory_bytes() + self.free.memory_bytes();
         let (milli_real, milli_told) = (real * 1000 / blocks as usize, told * 1000 / blocks as usize);
         println!("{what}: {}.{:03} bytes a block, {milli_told} thousandths told", milli_real / 1000, milli_real % 1000);
-        // The test harness itself allocates a little meanwhile.
-        assert!(told + 8192 >= real, "{what}: {real} bytes are in use, {told} are told");
+        assert!(told >= real, "{what}: {real} bytes are in use, {told} are told");
         assert!(told <= real + real / 4 + 20_000, "{what}: {real} bytes are in use, {told} are told");
         real
     }
 }
 
-const BLOCKS: u32 = 1 << 18;
+/// Blocks of 4 KiB in 256 MiB.
+const BLOCKS: u32 = 1 << 16;
 
 fn shuffled(rng: &mut Rng, step: u64) -> Vec<u64> {
     let mut origins: Vec<u64> = (0..u64::from(BLOCKS)).map(|block| block * step).collect();
@@ -98,20 +98,19 @@ fn shuffled(rng: &mut Rng, step: u64) -> Vec<u64> {
 
 #[test]
 fn a_cache_of_1_gib_filled_in_order_takes_less_than_a_byte_a_block() {
-    let _measuring = MEASURING.lock();
+    const SEQUENTIAL_BLOCKS: u32 = 1 << 18;
     for count in [1, 8, 128] {
-        let mut index = Index::new(BLOCKS);
-        for origin in (0..u64::from(BLOCKS)).step_by(count as usize) {
+        let mut index = Index::new(SEQUENTIAL_BLOCKS);
+        for origin in (0..u64::from(SEQUENTIAL_BLOCKS)).step_by(count as usize) {
             index.write(origin, count);
         }
-        let bytes = index.bytes(&format!("in order, {count} at a time"), BLOCKS);
-        assert!(bytes < BLOCKS as usize / 4);
+        let bytes = index.bytes(&format!("in order, {count} at a time"), SEQUENTIAL_BLOCKS);
+        assert!(bytes < SEQUENTIAL_BLOCKS as usize / 4);
     }
 }
 
 #[test]
 fn every_block_used_singly_in_random_order_takes_at_most_20_bytes() {
-    let _measuring = MEASURING.lock();
     let origins = shuffled(&mut Rng::with_seed(1), 3);
     let mut index = Index::new(BLOCKS);
     for &origin in &origins {
@@ -124,7 +123,6 @@ fn every_block_used_singly_in_random_order_takes_at_most_20_bytes() {
 
 #[test]
 fn every_other_block_free_takes_at_most_32_bytes() {
-    let _measuring = MEASURING.lock();
     let mut rng = Rng::with_seed(2);
     let origins = shuffled(&mut rng, 3);
     let mut index = Index::new(BLOCKS);
@@ -144,7 +142,6 @@ fn every_other_block_free_takes_at_most_32_bytes() {
 
 #[test]
 fn a_cache_in_random_use_for_long_takes_at_most_32_bytes() {
-    let _measuring = MEASURING.lock();
     let mut rng = Rng::with_seed(3);
     let mut index = Index::new(BLOCKS);
     let mut most = 0;
@@ -164,7 +161,6 @@ fn a_cache_in_random_use_for_long_takes_at_most_32_bytes() {
 
 #[test]
 fn a_warm_index_allocates_nothing_to_look_up_and_mark_and_seldom_to_replace() {
-    let _measuring = MEASURING.lock();
     let mut rng = Rng::with_seed(4);
     let origins = shuffled(&mut rng, 3);
     let mut index = Index::new(BLOCKS);
@@ -172,7 +168,7 @@ fn a_warm_index_allocates_nothing_to_look_up_and_mark_and_seldom_to_replace() {
         index.write(origin, 1);
     }
     let mut displaced = Vec::with_capacity(16);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = ALLOCATIONS.get();
     let mut hits = 0;
     for _ in 0..100_000 {
         let block = rng.u64(..3 * u64::from(BLOCKS));
@@ -181,8 +177,8 @@ fn a_warm_index_allocates_nothing_to_look_up_and_mark_and_seldom_to_replace() {
             index.map.mark(found.origin, found.slot, found.count, |state| State { busy: !state.busy, ..state });
         }
     }
-    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before, "looking up and marking, {hits} pieces");
-    for step in 0..100_000 {
+    assert_eq!(ALLOCATIONS.get(), before, "looking up and marking, {hits} pieces");
+    for step in 0..40_000 {
         // One block leaves, another comes, as in a cache that writes back.
         let leaving = origins[BLOCKS as usize / 4 + step];
         let coming = origins[step / 2] + 1;
@@ -195,7 +191,7 @@ fn a_warm_index_allocates_nothing_to_look_up_and_mark_and_seldom_to_replace() {
             index.free.release(SlotRun { slot: CacheSlot(old.slot.0), count: old.count });
         }
     }
-    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
-    println!("{allocations} allocations for 100000 replacements");
-    assert!(allocations < 2_000, "{allocations} allocations for 100000 replacements");
+    let allocations = ALLOCATIONS.get() - before;
+    println!("{allocations} allocations for 40000 replacements");
+    assert!(allocations < 800, "{allocations} allocations for 40000 replacements");
 }
