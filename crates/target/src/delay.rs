@@ -174,14 +174,8 @@ impl Delay {
                 return Err(BuildError::Outside { kind: "delay", start: 0, count: sectors, below });
             }
         }
-        let inner = Rc::new(Inner {
-            reactor,
-            legs,
-            by,
-            heap: RefCell::default(),
-            numbers: Cell::default(),
-            sender: Cell::default(),
-        });
+        let inner =
+            Rc::new(Inner { reactor, legs, by, heap: RefCell::default(), numbers: Cell::default(), sender: Cell::default() });
         if !inner.reactor.spawn(send_on(Rc::downgrade(&inner))) {
             return Err(BuildError::TooManyTasks { kind: "delay" });
         }

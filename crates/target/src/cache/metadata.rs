@@ -252,7 +252,7 @@ impl Metadata {
         usize::try_from(unit % self.lines.len() as u64).expect("below the number of lines")
     }
 
-    /// Puts the updates into the chunk's buffer and remembers its first and last unit.
+    /// Puts the updates into the chunk's buffer, and remembers what will be on media then.
     fn fill(&mut self, updates: &[Update], chunk: &mut Chunk) {
         let base = chunk.first_unit * self.unit_bytes;
         let block_sectors = self.geometry.block_sectors();
@@ -266,21 +266,35 @@ impl Metadata {
                 None => clear_entries(entries),
             }
         }
+        self.remember(chunk.first_unit, bytes);
+    }
+
+    /// Brings what is remembered of the units from `first` on up to their new content, and remembers
+    /// the first and the last of them.
+    fn remember(&mut self, first: u64, content: &[u8]) {
         let unit_bytes = self.first_unit.len();
-        for unit in [chunk.first_unit, chunk.first_unit + chunk.units - 1] {
-            let at = usize::try_from(unit - chunk.first_unit).expect("inside a chunk") * unit_bytes;
-            let content = &bytes[at..at + unit_bytes];
+        let mut units = content.chunks_exact(unit_bytes);
+        for line in self.lines.iter_mut().flatten() {
+            let at = line.unit.checked_sub(first).and_then(|at| usize::try_from(at).ok());
+            if let Some(unit) = at.and_then(|at| units.clone().nth(at)) {
+                line.bytes.copy_from_slice(unit);
+            }
+        }
+        let last = first + units.len() as u64 - 1;
+        let (head, tail) = (units.next(), units.next_back());
+        for (unit, bytes) in [(first, head), (last, tail)] {
+            let Some(bytes) = bytes else { continue };
             if unit == 0 {
-                self.first_unit.copy_from_slice(content);
+                self.first_unit.copy_from_slice(bytes);
                 continue;
             }
             let line = self.line_of(unit);
             match &mut self.lines[line] {
                 Some(line) => {
                     line.unit = unit;
-                    line.bytes.copy_from_slice(content);
+                    line.bytes.copy_from_slice(bytes);
                 }
-                empty @ None => *empty = Some(Line { unit, bytes: content.into() }),
+                empty @ None => *empty = Some(Line { unit, bytes: bytes.into() }),
             }
         }
     }
