@@ -1,4 +1,11 @@
-//! Placeholder.
+//! Targets: what stands between a table and its devices.
+//!
+//! ```text
+//!   Table ─▶ linear · striped · delay · flakey · log-writes · stats · error · writecache ─▶ device
+//! ```
+//!
+//! Each small target is one file; the write cache is a folder, and its story begins in
+//! [`cache`]. What comes before: `forebay-block`'s table. What comes after: `forebay-device`.
 
 mod below;
 pub mod cache;

@@ -13,7 +13,7 @@
 //! | Option | Meaning | Default |
 //! |---|---|---|
 //! | `overwrite new` or `place` | write a committed block anew, so that groups are atomic, or in place as the kernel does | `place` |
-//! | `order fifo` or `sweep` | write back the oldest blocks first as the kernel does, or along the origin | `sweep` |
+//! | `order fifo` or `sweep` | write back the oldest blocks first as the kernel does, or stretch by stretch of slots, so that long runs become free | `sweep` |
 //! | `full bypass` or `wait` | what a write does that finds no free block: go to the origin, or wait | `bypass` |
 //! | `side FILE` | keep the identity of the origin and checksums of the metadata in this file | none |
 //!
@@ -92,7 +92,7 @@ pub enum Overwrite {
 pub enum Order {
     /// The oldest.
     Fifo,
-    /// The next ones along the origin.
+    /// All that lies in the next stretch of slots, so that long runs become free.
     #[default]
     Sweep,
 }
