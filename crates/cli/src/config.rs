@@ -11,6 +11,8 @@
 //! export = ["nbd+unix:///disk?socket=/run/forebay/nbd.sock"]
 //! read_only = false
 //! ```
+//!
+//! Paths are relative to the folder in which the server starts.
 
 use std::path::{Path, PathBuf};
 

@@ -153,8 +153,8 @@ pub struct StatusFlags {
 /// `forebay message`.
 #[derive(Debug, Args)]
 pub struct MessageFlags {
-    /// The device, where the server has several, and the message
-    #[arg(required = true, value_names = ["DEVICE", "WORD"], num_args = 1..)]
+    /// The device, where the server has several, and the message: `flush` or `disk flush`
+    #[arg(required = true, value_name = "WORD", num_args = 1..)]
     pub words: Vec<String>,
     /// The server.
     #[command(flatten)]

@@ -28,6 +28,7 @@ use crate::text::{Detour, Place, RowText, TargetText};
 #[derive(Default)]
 pub(crate) struct Parts {
     pub(crate) rows: Vec<Row>,
+    pub(crate) kinds: Vec<&'static str>,
     pub(crate) caches: Vec<OpenCache>,
     pub(crate) counters: Vec<(Extent, Rc<Stats>)>,
     pub(crate) devices: Vec<OpenDevice>,
@@ -73,6 +74,7 @@ impl Assembly<'_> {
             Trouble::Cache { fast, origin, error } => OpenError::Cache { line, fast, origin, source: error },
         })?;
         self.parts.rows.push(Row { extent: row.extent, target });
+        self.parts.kinds.push(row.target.kind());
         Ok(())
     }
 

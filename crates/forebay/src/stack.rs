@@ -7,13 +7,14 @@
 //! 1. Whatever a failed opening had opened is closed again.
 //! 2. Closing commits; dirty blocks stay in their cache, where the next opening finds them.
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use forebay_block::{Bio, Extent, Row, SectorCount, Status, Table, TableError, Target, call};
+use forebay_block::{Bio, Extent, SectorCount, Status, Table, TableError, Target, call};
 use forebay_device::{DeviceError, FileOptions};
 use forebay_reactor::{BufferPool, Reactor};
 use forebay_target::BuildError;
@@ -110,6 +111,9 @@ pub struct Stack {
     caches: Vec<OpenCache>,
     counters: Vec<(Extent, Rc<Stats>)>,
     devices: Vec<OpenDevice>,
+    /// What the rows are called in table lines.
+    kinds: Vec<&'static str>,
+    suspended: Cell<bool>,
 }
 
 impl Stack {
@@ -145,7 +149,7 @@ impl Stack {
                 return Err(error);
             }
         }
-        let Parts { rows, caches, counters, devices: opened } = assembly.parts;
+        let Parts { rows, kinds, caches, counters, devices: opened } = assembly.parts;
         let table = match Table::new(rows) {
             Ok(table) => Rc::new(table),
             Err(error) => {
@@ -154,7 +158,8 @@ impl Stack {
             }
         };
         let reactor = devices.reactor().clone();
-        Ok(Self { name: name.to_owned(), reactor, table, caches, counters, devices: opened })
+        let suspended = Cell::new(false);
+        Ok(Self { name: name.to_owned(), reactor, table, kinds, caches, counters, devices: opened, suspended })
     }
 
     /// What it is called.
@@ -199,7 +204,8 @@ impl Stack {
         };
         StackStatus {
             sectors: self.sectors(),
-            rows: self.table.rows().iter().map(|row: &Row| (row.extent, row.target.kind())).collect(),
+            suspended: self.suspended.get(),
+            rows: self.table.rows().iter().map(|row| row.extent).zip(self.kinds.iter().copied()).collect(),
             caches: self.caches.iter().map(cache).collect(),
             counted: self.counters.iter().map(counted).collect(),
             devices: self.devices.iter().map(device).collect(),
@@ -232,6 +238,7 @@ impl Stack {
     /// When the stack has no cache, or not everything could be committed; it is suspended then, too.
     pub async fn suspend(&self) -> Result<(), StackError> {
         self.needs_cache("suspend holds")?;
+        self.suspended.set(true);
         let mut status = Status::Ok;
         for cache in self.caches() {
             status = status.and(cache.suspend().await);
@@ -245,6 +252,7 @@ impl Stack {
     /// When the stack has no cache.
     pub fn resume(&self) -> Result<(), StackError> {
         self.needs_cache("resume lets on")?;
+        self.suspended.set(false);
         self.caches().for_each(|cache| cache.resume());
         Ok(())
     }
@@ -279,7 +287,11 @@ impl Stack {
     /// # Errors
     /// When not everything could be committed.
     pub async fn close(&self) -> Result<(), StackError> {
-        let flushed = call(&*self.table, Bio::flush()).await.status();
+        let mut flushed = Status::Ok;
+        // An error target keeps nothing that could be made durable, and fails everything it is asked.
+        for (row, _) in self.table.rows().iter().zip(&self.kinds).filter(|(_, kind)| **kind != "error") {
+            flushed = flushed.and(call(&*row.target, Bio::flush()).await.status());
+        }
         let closed = close_caches(&self.caches).await;
         if flushed.and(closed).is_ok() { Ok(()) } else { Err(StackError::Commit(self.name.clone())) }
     }

@@ -10,6 +10,8 @@ use forebay_target::stats::Snapshot;
 pub struct StackStatus {
     /// Its size.
     pub sectors: SectorCount,
+    /// Whether it was told to hold requests back.
+    pub suspended: bool,
     /// Its table: what serves which sectors.
     pub rows: Vec<(Extent, &'static str)>,
     /// Its write caches.

@@ -57,7 +57,7 @@ impl Drop for Folder {
 
 #[test]
 fn rows_of_every_kind_make_one_table() {
-    let text = "0 8 linear ram:1M 2040; 8 16 striped 2 4 ram:1M 0 ram:1M 8; 24 8 error; 32 8 delay ram:1M 0 1\n\
+    let text = "0 8 linear ram:4K 0; 8 16 striped 2 4 ram:1M 0 ram:1M 8; 24 8 error; 32 8 delay ram:1M 0 1\n\
                 40 8 flakey ram:1M 0 1000 0; 48 8 log-writes ram:1M ram:1M; 56 8 stats null:4K 0\n\
                 64 2048 writecache s ram:1M ram:1M 4096 0";
     run(async |reactor, pool| {
@@ -72,6 +72,7 @@ fn rows_of_every_kind_make_one_table() {
         }
         assert_eq!(read(&stack, pool, 64).await, [1; 4096]);
         assert_eq!(stack.status().counted[0].snapshot.of(forebay_block::Op::Write).requests, 1);
+        stack.close().await.unwrap();
     });
 }
 
@@ -153,13 +154,14 @@ fn messages_and_suspending_are_for_caches() {
         assert_eq!(cached.message(&["FLUSH"]).await, Ok(()));
         assert!(matches!(cached.message(&["flush", "now"]).await, Err(StackError::Message(_))));
         cached.suspend().await.unwrap();
+        assert!(cached.status().suspended);
         let mut payload = pool.take(4096);
         payload.bytes_mut().fill(1);
         let held = call(&**cached.table(), Bio::write(Sector(0), Rc::clone(payload.segments()), 0, 4096));
         reactor.sleep(Duration::from_millis(20)).await;
         assert_eq!(cached.dirty_bytes(), 0, "a suspended cache takes nothing");
         cached.resume().unwrap();
-        assert_eq!(held.await.status(), Status::Ok);
+        assert_eq!((held.await.status(), cached.status().suspended), (Status::Ok, false));
         assert_eq!(cached.table().kind(), "table");
     });
 }

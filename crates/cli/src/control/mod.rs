@@ -96,3 +96,6 @@ fn ask(control: &Path, request: &Request) -> Result<Reply, Failure> {
         Err(_) => Err(misunderstood(control)),
     }
 }
+
+#[cfg(test)]
+mod tests;

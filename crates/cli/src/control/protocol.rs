@@ -76,6 +76,8 @@ pub struct DeviceReport {
     pub name: String,
     /// Its size.
     pub size_bytes: u64,
+    /// Whether it was told to hold requests back.
+    pub suspended: bool,
     /// Where it is served.
     pub uris: Vec<String>,
     /// Its table.

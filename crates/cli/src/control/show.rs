@@ -47,7 +47,8 @@ fn mean_bytes(mean: Option<f64>) -> String {
 }
 
 fn device_text(text: &mut String, device: &DeviceReport) {
-    line(text, 0, &format!("{}: {}", device.name, bytes(device.size_bytes)));
+    let suspended = if device.suspended { ", SUSPENDED: it holds requests back until `forebay resume`" } else { "" };
+    line(text, 0, &format!("{}: {}{suspended}", device.name, bytes(device.size_bytes)));
     for uri in &device.uris {
         line(text, 1, uri);
     }

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use forebay::block::{Bio, Sector, Target, call};
 use forebay::{BufferPool, Reactor};
 use forebay_device::FileDevice;
+use forebay_target::cache::disk::format::BLOCK_BYTES_MIN;
 use forebay_target::cache::disk::{ENTRY_BYTES, FormatError, Geometry, Media, SUPERBLOCK_BYTES, Superblock};
 
 use super::open;
@@ -52,14 +53,19 @@ pub(super) async fn look(reactor: &Reactor, pool: &BufferPool, path: &Path, star
     }
     let first = read(&device, pool, &name, start_sector, unit).await?;
     let superblock: &[u8; SUPERBLOCK_BYTES] = first.first_chunk().expect("a block is at least 512 bytes");
-    let wanted = recorded_block_bytes(superblock);
-    Ok(match Media::read(superblock, device_bytes, start_sector, wanted) {
+    let read_as = |block_bytes| Media::read(superblock, device_bytes, start_sector, block_bytes);
+    Ok(match read_as(recorded_block_bytes(superblock)) {
         Ok(Media::Fresh(_)) => Found::Fresh,
         Ok(Media::Formatted(geometry, superblock)) => {
             Found::Cache(CacheFile { device, pool: pool.clone(), path: name, geometry, superblock })
         }
         // Zeroes have no block size.
         Err(_) if superblock.iter().all(|&byte| byte == 0) => Found::Fresh,
+        // Something else altogether has no block size either: that it is no cache says more.
+        Err(FormatError::BlockBytes { block_bytes }) => match read_as(BLOCK_BYTES_MIN) {
+            Err(error @ (FormatError::Magic { .. } | FormatError::Version { .. })) => Found::Damaged(error),
+            _ => Found::Damaged(FormatError::BlockBytes { block_bytes }),
+        },
         Err(error) => Found::Damaged(error),
     })
 }

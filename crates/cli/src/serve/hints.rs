@@ -14,6 +14,9 @@ pub fn ready(running: &Running, plan: &Plan, for_people: bool) -> String {
         let size = figures::bytes(stack.sectors().to_bytes());
         let access = if plan.devices[index].read_only { ", read-only" } else { "" };
         line(&mut text, &format!("{}: {size}{access}, served by {}", stack.name(), running.reactor().backend_name()));
+        for cache in stack.status().caches {
+            line(&mut text, &format!("{}: write cache on {} in front of {}", stack.name(), cache.fast, cache.origin));
+        }
         for (_, uri) in running.uris().iter().filter(|(device, _)| *device == index) {
             line(&mut text, uri);
         }

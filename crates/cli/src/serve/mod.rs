@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use forebay::{BufferPool, CacheLayer, DrainProgress, Reactor, Stack, engine};
 
-use self::plan::Plan;
+pub use self::plan::Plan;
 pub use self::running::{Running, RunningExport};
 use self::service::PidFile;
 use self::signals::Signals;
@@ -90,6 +90,9 @@ fn begin(running: &Rc<Running>, pool: &BufferPool, plan: &Plan) -> Result<Held, 
 
 /// Ends everything in order.
 async fn leave(running: &Running, drain: bool) -> Result<(), Failure> {
+    if std::io::stdout().is_terminal() {
+        say("\r\x1b[K")?;
+    }
     running.stop_serving().await;
     let drained = if drain { drain_all(running).await } else { Ok(()) };
     running.close().await?;

@@ -1,6 +1,6 @@
 //! The signals that end a server: SIGTERM, SIGINT, SIGHUP.
 //!
-//! The first one is a byte in a socket that the reactor waits for. A second one ends the process at
+//! SIGHUP stays ignored where it was, as under `nohup`. The first one is a byte in a socket that the reactor waits for. A second one ends the process at
 //! once, with exit status 1, even when the reactor is stuck: what was flushed is safe at any instant.
 
 use std::io;
@@ -13,6 +13,13 @@ use std::sync::atomic::AtomicBool;
 use forebay::Reactor;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
+
+/// Whether the process was started with SIGHUP ignored: the first bit of a mask in hexadecimal.
+fn hangups_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
+}
 
 /// Becomes readable with the first signal.
 pub struct Signals {
@@ -27,7 +34,7 @@ impl Signals {
     pub fn catch() -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let again = Arc::new(AtomicBool::new(false));
-        for signal in [SIGTERM, SIGINT, SIGHUP] {
+        for signal in [SIGTERM, SIGINT, SIGHUP].into_iter().filter(|&signal| signal != SIGHUP || !hangups_ignored()) {
             // In this order: the first signal passes the exit by and arms it.
             flag::register_conditional_shutdown(signal, 1, Arc::clone(&again))?;
             flag::register(signal, Arc::clone(&again))?;

@@ -21,7 +21,6 @@
 
 mod words;
 
-use std::fmt;
 use std::time::Duration;
 
 use forebay_block::{Extent, Sector, SectorCount};
@@ -322,10 +321,11 @@ impl<'a> Arguments<'a> {
     }
 }
 
-impl fmt::Display for TargetText {
+impl TargetText {
     /// The name of the target, as in a table line.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
             Self::Linear(_) => "linear",
             Self::Striped { .. } => "striped",
             Self::Error => "error",
@@ -334,7 +334,7 @@ impl fmt::Display for TargetText {
             Self::LogWrites { .. } => "log-writes",
             Self::Stats(_) => "stats",
             Self::Writecache { .. } => "writecache",
-        })
+        }
     }
 }
 
