@@ -114,7 +114,7 @@ impl Cache {
             flushes: counts.flushes.get(),
             discards: counts.discards.get(),
             write_requests: counts.runs.get(),
-            free_runs: state.free.runs() as u64,
+            free_runs: u64::from(state.free.runs()),
             free_longest: u64::from(state.free.longest()),
             commits: self.rounds_done.get(),
             memory_bytes: memory as u64,

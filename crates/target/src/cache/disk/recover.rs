@@ -285,7 +285,7 @@ impl Scan {
             runs = rest;
             let run = self.whole_run(key);
             if !self.next_begins_below(run.end(), runs) {
-                map.push_run(run.origin, run.slot, run.count, COMMITTED);
+                map.push(run.origin, run.slot, run.count, COMMITTED);
                 continue;
             }
             rivals.extend(run.blocks());
@@ -301,7 +301,7 @@ impl Scan {
             sort_rising_parts(&mut rivals);
             for same in rivals.chunk_by(|a, b| a.0 == b.0) {
                 let winner = choose(same, &mut self.seqs);
-                map.push_run(winner.origin, winner.slot, 1, COMMITTED);
+                map.push(winner.origin, winner.slot, 1, COMMITTED);
                 for &(_, loser) in same.iter().filter(|&&(_, slot)| slot != winner.slot) {
                     let loser = SlotRun { slot: CacheSlot(loser), count: 1 };
                     self.used.clear(loser);
@@ -356,7 +356,7 @@ impl Run {
     }
 }
 
-const COMMITTED: State = State { phase: Phase::Committed, busy: false, stamp: 0 };
+const COMMITTED: State = State { phase: Phase::Committed, busy: false };
 
 /// Marks the key of a run that turns out to have more than one block.
 fn mark_last<K: Key>(runs: &mut [K]) {

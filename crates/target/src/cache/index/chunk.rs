@@ -1,7 +1,7 @@
 //! The building blocks of the extent map: entries of 16 bytes in small sorted chunks.
 //!
 //! ```text
-//!   entry   u64: origin block (48 bits) │ count - 1 (16 bits)   u32: slot   u32: stamp (29) │ busy │ phase (2)
+//!   entry   u64: origin block (48 bits) │ count - 1 (16 bits)   u32: slot   u32: busy │ phase (2)
 //! ```
 //!
 //! 1. A chunk's room is a multiple of [`STEP`] entries and never more than `STEP` beyond its length.
@@ -104,13 +104,12 @@ impl Entry {
 
 #[inline]
 fn pack(state: State) -> u32 {
-    assert!(state.stamp < State::STAMPS, "a stamp of {} needs more than 29 bits", state.stamp);
     let phase = match state.phase {
         Phase::Open => 0,
         Phase::Closing => 1,
         Phase::Committed => 2,
     };
-    state.stamp << 3 | u32::from(state.busy) << 2 | phase
+    u32::from(state.busy) << 2 | phase
 }
 
 fn unpack(tag: u32) -> State {
@@ -119,7 +118,7 @@ fn unpack(tag: u32) -> State {
         1 => Phase::Closing,
         _ => Phase::Committed,
     };
-    State { phase, busy: tag & 4 != 0, stamp: tag >> 3 }
+    State { phase, busy: tag & 4 != 0 }
 }
 
 /// A sorted run of entries, never empty inside a map.

@@ -98,12 +98,6 @@ impl ExtentMap {
         self.extents_from(block).next()
     }
 
-    /// The last extent that begins in front of `block`; it may reach beyond it.
-    #[must_use]
-    pub fn last_before(&self, block: OriginBlock) -> Option<CachedExtent> {
-        self.tree.last_before(block.0).map(Entry::extent)
-    }
-
     /// Puts `extent` into the map. What it overlaps is cut out and pushed to `displaced`, in order.
     ///
     /// # Panics
@@ -167,7 +161,7 @@ impl ExtentMap {
 
 /// Builds a map from extents in rising order, much faster than by insertion and without gaps in memory.
 #[derive(Default)]
-pub struct MapBuilder {
+pub(in crate::cache) struct MapBuilder {
     tree: TreeBuilder,
     used: u64,
 }
@@ -184,13 +178,8 @@ impl MapBuilder {
     /// # Panics
     /// When the extent does not lie behind the last one, is empty, or reaches beyond the last possible
     /// origin block or slot.
-    pub fn push(&mut self, extent: CachedExtent) {
-        self.push_run(extent.origin.0, extent.slot.0, extent.count, extent.state);
-    }
-
-    /// As [`MapBuilder::push`], of the parts of an extent.
     #[inline]
-    pub(in crate::cache) fn push_run(&mut self, origin: u64, slot: u32, count: u32, state: State) {
+    pub fn push(&mut self, origin: u64, slot: u32, count: u32, state: State) {
         assert!(count > 0, "an extent has at least one block");
         self.used += u64::from(count);
         let mut done = 0;

@@ -15,7 +15,7 @@ pub mod map;
 mod tree;
 
 pub use alloc::{FreeSpace, SlotRun};
-pub use map::{ExtentMap, Extents, MapBuilder, Piece, Pieces};
+pub use map::{ExtentMap, Extents, Piece, Pieces};
 
 /// Index of a cache block on the origin, in units of the cache's block size; below 2^48.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,14 +48,6 @@ pub struct State {
     pub phase: Phase,
     /// In writeback.
     pub busy: bool,
-    /// A number of the caller's choice below [`State::STAMPS`], such as a coarse age. Extents with
-    /// different stamps are never joined.
-    pub stamp: u32,
-}
-
-impl State {
-    /// Stamps are below this.
-    pub const STAMPS: u32 = 1 << 29;
 }
 
 /// A run of origin blocks that lie in a run of slots.

@@ -61,15 +61,6 @@ impl Tree {
         Entries { tree: self, key: Some(key), rest: &chunk[at..] }
     }
 
-    /// The last entry that begins in front of `block`.
-    pub(super) fn last_before(&self, block: u64) -> Option<Entry> {
-        let (&key, chunk) = self.chunks.range(..block).next_back()?;
-        match chunk.partition_point(|entry| entry.origin() < block) {
-            0 => self.chunks.range(..key).next_back().and_then(|(_, chunk)| chunk.last().copied()),
-            before => Some(chunk[before - 1]),
-        }
-    }
-
     /// The first entry that has `shift` and a block in `start..end`.
     pub(super) fn find_shifted(&self, start: u64, end: u64, shift: u64) -> Option<(Place, Entry)> {
         let mut entries = self.entries_from(start);

@@ -82,7 +82,7 @@ fn check(entries: &[Entry], origin_blocks: u64, cuts: &mut Rng) {
     let recovered = recover(entries, origin_blocks, cuts);
     let mut map = BTreeMap::new();
     for extent in recovered.map.extents_from(OriginBlock(0)) {
-        assert_eq!(extent.state, State { phase: Phase::Committed, busy: false, stamp: 0 });
+        assert_eq!(extent.state, State { phase: Phase::Committed, busy: false });
         map.extend((0..extent.count).map(|block| (extent.origin.0 + u64::from(block), extent.slot.0 + block)));
     }
     let clear = recovered.clear.iter().flat_map(|run| run.slot.0..run.end()).collect::<Vec<_>>();
