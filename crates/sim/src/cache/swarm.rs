@@ -43,8 +43,8 @@ impl Swarm {
         let rng = &mut Rng::with_seed(seed);
         let block_bytes = 512 << choose(rng, &[0, 0, 1, 2, 3, 3, 3, 3, 4, 5, 6, 7]);
         let block = block_bytes as usize;
-        let blocks = (1 << rng.usize(2..=9)).min(BYTES_MAX / block).max(4) + rng.usize(0..4);
-        let cached = (blocks / 2 + rng.usize(1..=blocks * 2)).min(2 * BYTES_MAX / block).max(4);
+        let blocks = (1 << rng.usize(2..=11)).min(BYTES_MAX / block).max(4) + rng.usize(0..4);
+        let cached = (blocks / 4 + rng.usize(1..=blocks * 2)).min(2 * BYTES_MAX / block).max(4);
         let sectors = cached * block / 512;
         let logical = |rng: &mut Rng| if block_bytes >= 4096 && rng.u32(0..4) == 0 { 4096 } else { 512 };
         let (fast_logical, origin_logical) = (logical(rng), logical(rng));

@@ -10,10 +10,10 @@ use forebay_block::{Bio, Sector, call};
 use forebay_reactor::{BufferPool, Reactor};
 
 use super::client::{Client, Ledger};
-use super::load::Load;
+use super::load::{Ask, Load};
 use super::{Disturbed, Opened, Outcome, Subject, Totals};
 use crate::check::{Act, Model, POISON, SECTOR};
-use crate::world::{Cut, Stop, World};
+use crate::world::{Cut, Moment, Stop, World};
 
 /// Lives for a thousand requests, about.
 const LIVES: u64 = 20;
@@ -40,6 +40,17 @@ struct Run<'a> {
     crashes: u64,
 }
 
+/// What goes on when a cut strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scene {
+    /// Requests as ever.
+    Load,
+    /// The target is being disturbed.
+    Disturbance,
+    /// Everything was answered and flushed; only the target itself is at work.
+    Silence,
+}
+
 /// What a life does, decided when it begins.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches, each drawn for itself")]
@@ -50,11 +61,13 @@ struct Plan {
     faults: bool,
     /// Requests until a cut is set.
     requests: u64,
-    /// Device steps from there to the cut.
-    steps: u64,
+    /// The cut comes so long after that.
+    moment: Moment,
     cut: Cut,
     /// The cut may already strike while it recovers.
     cut_in_recovery: bool,
+    /// What goes on when the cut strikes.
+    scene: Scene,
     /// It ends in order instead, and the cut comes afterwards.
     leave: bool,
     /// The last one: everything healthy, drained in the end.
@@ -116,9 +129,10 @@ impl Run<'_> {
             faults: self.faults && rng.u32(0..4) > 0,
             faults_in_recovery: self.faults && rng.u32(0..4) == 0,
             requests,
-            steps: 1 << rng.u64(0..8),
+            moment: draw_moment(rng),
             cut: if power { Cut::Power } else { Cut::Kill },
             cut_in_recovery: rng.u32(0..5) == 0,
+            scene: [Scene::Load, Scene::Disturbance, Scene::Silence][rng.usize(0..3)],
             leave: rng.u32(0..12) == 0,
             last: false,
         }
@@ -133,9 +147,8 @@ impl Run<'_> {
         if plan.faults_in_recovery {
             client.expect_errors();
         }
-        let steps = self.rng.u64(0..=plan.steps);
         if plan.cut_in_recovery && !plan.last {
-            self.world.cut_after(plan.cut, steps);
+            self.world.cut_at(plan.cut, plan.moment);
         }
         let mut life = Life {
             world: self.world.clone(),
@@ -147,7 +160,6 @@ impl Run<'_> {
             rng: self.rng.fork(),
             requests: self.requests,
             plan,
-            steps,
         };
         let opened = Rc::new(RefCell::new(None));
         let place = Rc::clone(&opened);
@@ -186,6 +198,15 @@ impl Run<'_> {
     }
 }
 
+/// Any step, near ones more often, or a flush.
+fn draw_moment(rng: &mut Rng) -> Moment {
+    if rng.u32(0..3) == 0 {
+        return Moment::Flush(rng.u64(0..8));
+    }
+    let within = 1 << rng.u64(0..8);
+    Moment::Step(rng.u64(0..=within))
+}
+
 /// One life: what its root future needs.
 struct Life {
     world: World,
@@ -197,7 +218,6 @@ struct Life {
     rng: Rng,
     requests: u64,
     plan: Plan,
-    steps: u64,
 }
 
 impl Life {
@@ -298,7 +318,7 @@ impl Life {
         while !self.ledger.failed() && self.ledger.requests.get() < self.requests {
             if self.ledger.requests.get() >= end && !armed {
                 armed = true;
-                self.world.cut_after(self.plan.cut, self.steps);
+                self.before_the_cut(opened).await;
             }
             if self.plan.leave && self.ledger.requests.get() >= end {
                 return;
@@ -322,6 +342,20 @@ impl Life {
         }
         if !self.ledger.failed() {
             self.client.idle().await;
+        }
+    }
+
+    /// Sets the scene for the cut, and the cut itself.
+    async fn before_the_cut(&mut self, opened: &dyn Opened) {
+        if self.plan.scene == Scene::Silence {
+            self.client.send(opened.target(), Ask::Flush, 0..0);
+            self.client.idle().await;
+        }
+        self.world.cut_at(self.plan.cut, self.plan.moment);
+        match self.plan.scene {
+            Scene::Load => {}
+            Scene::Disturbance => self.disturb(opened).await,
+            Scene::Silence => self.reactor.sleep(Duration::from_millis(self.rng.u64(1..3_000))).await,
         }
     }
 

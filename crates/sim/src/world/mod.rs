@@ -55,10 +55,20 @@ pub enum Cut {
     Kill,
 }
 
+/// When a life ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// With the device step that follows after so many others.
+    Step(u64),
+    /// When the flush is submitted that follows after so many others: the moment at which most is
+    /// done that nothing has made durable.
+    Flush(u64),
+}
+
 /// Why a reactor was stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// As planned with [`World::cut_after`].
+    /// As planned with [`World::cut_at`].
     Cut(Cut),
     /// Nothing is in flight, no timer is set, and somebody still waits.
     Deadlock,
@@ -102,7 +112,7 @@ pub(crate) struct State {
     attaching: usize,
     flights: Vec<Option<Flight>>,
     done_requests: u64,
-    cut: Option<(Cut, u64)>,
+    cut: Option<(Cut, Moment)>,
     cut_now: Option<Cut>,
     stop: Option<Stop>,
     idle_turns: u64,
@@ -171,9 +181,9 @@ impl World {
         Rc::new(SimDisk::attach(reactor, &options))
     }
 
-    /// Ends the life with the device step that follows after `steps` others; it still happens.
-    pub fn cut_after(&self, cut: Cut, steps: u64) {
-        self.0.borrow_mut().cut = Some((cut, steps));
+    /// Ends the life at the given moment, counted from now; the step concerned still happens.
+    pub fn cut_at(&self, cut: Cut, moment: Moment) {
+        self.0.borrow_mut().cut = Some((cut, moment));
     }
 
     /// Ends the life as soon as its reactor has nothing more to do at once.
@@ -247,14 +257,17 @@ impl State {
     }
 
     /// Counts a device step; how the life ends when it is the last.
-    fn step(&mut self) -> Option<Cut> {
+    fn step(&mut self, submits_flush: bool) -> Option<Cut> {
         self.idle_turns = 0;
-        let (cut, left) = self.cut.as_mut()?;
-        if *left > 0 {
-            *left -= 1;
-            return None;
+        let (cut, moment) = self.cut.as_mut()?;
+        match moment {
+            Moment::Flush(_) if !submits_flush => None,
+            Moment::Step(0) | Moment::Flush(0) => Some(*cut),
+            Moment::Step(left) | Moment::Flush(left) => {
+                *left -= 1;
+                None
+            }
         }
-        Some(*cut)
     }
 
     fn end_life(&mut self, requests: &Requests, cut: Cut) {
