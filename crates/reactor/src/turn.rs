@@ -43,6 +43,9 @@ use crate::timer::{Sleep, Timers};
 /// the device idle.
 pub const PLUG_DEPTH_MAX: usize = 256;
 
+/// How often in a turn what was done in memory is delivered before the backend is called.
+const INLINE_ROUNDS_MAX: usize = 4;
+
 /// How often a turn polls jobs that others, or they themselves, made ready meanwhile, so that jobs
 /// that give way to each other for long do not keep completions waiting.
 const POLL_ROUNDS_MAX: usize = 16;
@@ -402,10 +405,19 @@ impl Reactor {
     pub fn turn(&self, wait: bool) -> io::Result<()> {
         self.0.now.set(self.0.backend.borrow().now());
         self.0.timers.fire(self.now());
-        self.poll_jobs();
-        self.unplug();
+        let mut delivered = false;
+        for _ in 0..INLINE_ROUNDS_MAX {
+            self.poll_jobs();
+            self.unplug();
+            if self.0.finished.borrow().is_empty() {
+                break;
+            }
+            // What was done in memory is delivered first: what follows from it joins this call.
+            self.deliver();
+            delivered = true;
+        }
         let woken = self.0.ready.load(Ordering::Acquire) || self.0.root_woken.load(Ordering::Acquire);
-        let idle = self.0.finished.borrow().is_empty() && !woken;
+        let idle = !delivered && self.0.finished.borrow().is_empty() && !woken;
         let wait = if wait && idle { Wait::Until(self.0.timers.next()) } else { Wait::No };
         let in_flight = self.0.requests.borrow().in_flight();
         if in_flight > 0 || wait != Wait::No {
