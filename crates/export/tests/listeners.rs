@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 use common::client::{Client, Framing};
 use common::targets::Memory;
@@ -51,6 +52,25 @@ fn a_socket_on_which_nobody_answers_is_replaced() {
     let path = directory.join("stale.sock");
     drop(UnixListener::bind(&path).unwrap());
     listen(&bed, Listen::Unix(path.clone())).unwrap();
+    serves(&path);
+    assert!(bed.shutdown().recv().unwrap());
+    std::fs::remove_dir(directory).expect("the socket is gone, nothing else is there");
+}
+
+/// The kernel closes the socket of a killed server only when it is done with the last of its requests.
+#[test]
+fn a_socket_whose_owner_is_about_to_be_gone_is_replaced() {
+    let bed = bed(Engine::Threads);
+    let directory = directory();
+    let path = directory.join("dying.sock");
+    let dying = UnixListener::bind(&path).unwrap();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(dying);
+        });
+        listen(&bed, Listen::Unix(path.clone())).unwrap();
+    });
     serves(&path);
     assert!(bed.shutdown().recv().unwrap());
     std::fs::remove_dir(directory).expect("the socket is gone, nothing else is there");

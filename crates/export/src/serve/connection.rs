@@ -100,6 +100,21 @@ pub(super) struct Slot {
     pub(super) outcome: Option<Outcome>,
 }
 
+impl Slot {
+    /// Bytes of payload that wait to be sent.
+    fn unsent(&self) -> u64 {
+        match self.request {
+            Some(Request { command: Command::Read { .. }, length, .. }) if self.outcome == Some(Outcome::Done) => length,
+            _ => 0,
+        }
+    }
+}
+
+/// Replies of reads that wait to be sent, bytes, from which on no more requests come in: the socket
+/// is slower than the target then, and what is read now would have left the processor's cache
+/// before it is sent.
+const UNSENT_BYTES_MAX: u64 = 2 << 20;
+
 /// One client in the transmission phase.
 pub(super) struct Connection {
     /// Itself, for bios that end here.
@@ -114,6 +129,8 @@ pub(super) struct Connection {
     free: RefCell<Vec<SlotId>>,
     done: RefCell<VecDeque<SlotId>>,
     payload_bytes: Cell<u64>,
+    /// Bytes of reads that are done and not sent.
+    unsent_bytes: Cell<u64>,
     /// Rings for the receiving task: a slot or payload bytes became free.
     room: Bell,
     /// Rings for the sending task: a reply is ready, or there will be none.
@@ -148,6 +165,7 @@ impl Connection {
             free: RefCell::default(),
             done: RefCell::default(),
             payload_bytes: Cell::new(0),
+            unsent_bytes: Cell::new(0),
             room: Bell::default(),
             work: Bell::default(),
             input_over: Cell::new(false),
@@ -164,7 +182,8 @@ impl Connection {
     /// Whether a request with `charge` bytes of payload may come in now.
     fn has_room(&self, charge: u64) -> bool {
         let in_flight = self.payload_bytes.get();
-        let fits = in_flight == 0 || in_flight.saturating_add(charge) <= self.limits.payload_bytes_max;
+        let fits = in_flight == 0
+            || (in_flight.saturating_add(charge) <= self.limits.payload_bytes_max && self.unsent_bytes.get() < UNSENT_BYTES_MAX);
         let made = self.slots.borrow().len();
         fits && (made < self.limits.requests_max as usize || !self.free.borrow().is_empty())
     }
@@ -205,6 +224,7 @@ impl Connection {
     pub(super) fn free_slot(&self, id: SlotId) {
         let slot = self.with(id, std::mem::take);
         self.payload_bytes.set(self.payload_bytes.get() - slot.charge);
+        self.unsent_bytes.set(self.unsent_bytes.get() - slot.unsent());
         self.free.borrow_mut().push(id);
         drop(slot);
         self.room.ring();
@@ -215,6 +235,7 @@ impl Connection {
         let gated = self.with(id, |slot| {
             assert!(slot.outcome.is_none(), "a request ends once");
             slot.outcome = Some(outcome);
+            self.unsent_bytes.set(self.unsent_bytes.get() + slot.unsent());
             slot.gated
         });
         self.done.borrow_mut().push_back(id);

@@ -21,6 +21,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
@@ -53,6 +54,11 @@ pub enum Listen {
 const BACKLOG: i32 = 1024;
 /// Clients taken before others have their turn.
 const TAKEN_MAX: usize = 16;
+/// How long a server that already listens may take to greet before it counts as one all the same.
+const GREETING_LIMIT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+/// Replies that a unix socket may hold, bytes, where the system allows that much: the client takes
+/// them while the next are prepared. TCP sockets grow by themselves.
+const SEND_BYTES: usize = 4 << 20;
 /// Pause when the process has no descriptors left.
 const SHORTAGE: Duration = Duration::from_millis(100);
 
@@ -147,7 +153,7 @@ fn bind_unix(path: &Path) -> Result<(OwnedFd, u64, u64), ServeError> {
             if turn.is_none() {
                 return Err(ServeError::Starting { path: path.to_owned() });
             }
-            remove_stale(path, &address, &new()?)?;
+            remove_stale(path, &address, new)?;
             bind(&socket, &address).map_err(|error| failed(&at, error))?;
         }
         other => other.map_err(|error| failed(&at, error))?,
@@ -168,7 +174,7 @@ fn take_turn(path: &Path) -> Option<OwnedFd> {
 }
 
 /// Removes the socket file at `path` when nobody answers on it.
-fn remove_stale(path: &Path, address: &SocketAddrUnix, probe: &OwnedFd) -> Result<(), ServeError> {
+fn remove_stale(path: &Path, address: &SocketAddrUnix, new: impl Fn() -> Result<OwnedFd, ServeError>) -> Result<(), ServeError> {
     let at = path.display();
     match rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(()),
@@ -178,7 +184,12 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix, probe: &OwnedFd) -> Resul
         }
         Ok(_) => {}
     }
-    match connect(probe, address) {
+    let probe = new()?;
+    let mut outcome = connect(&probe, address);
+    if outcome.is_ok() && is_hung_up(&probe) {
+        outcome = connect(new()?, address);
+    }
+    match outcome {
         Err(Errno::CONNREFUSED) => {
             tracing::info!("{at}: nobody answers on this socket: it is replaced");
             rustix::fs::unlink(path).map_err(|error| failed(&at, error))
@@ -187,6 +198,16 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix, probe: &OwnedFd) -> Resul
         // Also when it is merely busy, or belongs to somebody else.
         _ => Err(ServeError::Answered { path: path.to_owned() }),
     }
+}
+
+/// Whether whoever took the connection of `probe` let go of it without a greeting, with which every NBD server begins.
+///
+/// The kernel closes the socket of a killed server only when it is done with the last of its requests: until then the
+/// socket takes connections that nobody will serve.
+fn is_hung_up(probe: &OwnedFd) -> bool {
+    let mut ends = [PollFd::new(probe, PollFlags::IN)];
+    let ready = poll(&mut ends, Some(&GREETING_LIMIT));
+    ready == Ok(1) && !matches!(rustix::io::read(probe, &mut [0; 1]), Ok(1..))
 }
 
 impl Listening {
@@ -272,5 +293,7 @@ fn tune(socket: &OwnedFd, tcp: bool) {
     if tcp {
         let _ = sockopt::set_tcp_nodelay(socket, true);
         let _ = sockopt::set_socket_keepalive(socket, true);
+    } else {
+        let _ = sockopt::set_socket_send_buffer_size(socket, SEND_BYTES);
     }
 }

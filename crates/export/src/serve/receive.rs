@@ -25,8 +25,9 @@ use super::negotiate::within;
 use super::submit::Span;
 use crate::nbd::{Command, ReplyTo, Request, Verdict, WireError, parse_request};
 
-/// Size of the input, bytes: a batch of small writes, and yet it stays in the processor's cache.
-pub(super) const INPUT_BYTES: usize = 128 << 10;
+/// Size of the input, bytes: all that a unix socket holds by default, and yet it stays in the
+/// processor's cache.
+const INPUT_BYTES: usize = 256 << 10;
 /// Payloads up to this size, bytes, are copied out of the input: for a few microseconds of copying
 /// they share a receive call with others.
 const COPY_BYTES_MAX: u64 = 32 << 10;

@@ -20,9 +20,9 @@ use super::connection::{Connection, Outcome, SlotId};
 use super::negotiate::within;
 use crate::nbd::{Command, StatusExtent};
 
-/// Payload bytes that end a batch, so that the first buffers are free again before the last are
-/// sent.
-const BATCH_BYTES: u64 = 1 << 20;
+/// Payload bytes that end a batch: the client works on the first while the next are prepared, and
+/// their buffers are free again, still in the processor's cache.
+const BATCH_BYTES: u64 = 256 << 10;
 /// Bytes of heads that end a batch.
 const HEADS_BYTES: usize = 64 << 10;
 /// How slowly a client may take replies, bytes a second.
