@@ -41,14 +41,22 @@ impl Cache {
     /// Makes everything that ended before durable on the fast device, and clears the entries of
     /// what left before. Shares the round with others who ask.
     pub(super) async fn commit(&self) -> Status {
+        let round = self.want_round();
+        self.round_over(round).await
+    }
+
+    /// Asks for the next round; its number, for [`Cache::round_over`].
+    fn want_round(&self) -> u64 {
         let wanted = self.rounds_started.get() + 1;
         self.round_wanted.set(self.round_wanted.get().max(wanted));
         self.work.raise();
+        wanted
+    }
+
+    /// Waits for the end of a round.
+    async fn round_over(&self, wanted: u64) -> Status {
         while self.rounds_done.get() < wanted && !self.closed.get() {
             let seen = self.round_ended.count();
-            if self.rounds_done.get() >= wanted {
-                break;
-            }
             self.round_ended.after(seen, None).await;
         }
         if self.failed.get() || self.rounds_done.get() < wanted { Status::IoError } else { Status::Ok }
@@ -209,44 +217,46 @@ impl Cache {
         call(&*self.fast, Bio::flush()).await.status()
     }
 
-    /// Makes bypassed writes and writeback durable on the origin, when there are any.
+    /// Makes bypassed writes and writeback durable on the origin, when there are any. One flush is in
+    /// flight at a time, so that whoever is told of a success was told of every failure before.
+    ///
+    /// When a flush fails, the origin may have dropped whatever was written before, also what had
+    /// not been heard of yet, and a later flush that succeeds says nothing about that. Blocks in
+    /// writeback are copied again and writes on their way fail; but of a bypassed write that was
+    /// acknowledged there is no other copy, so no flush may succeed any more.
     pub(super) async fn flush_origin(&self) -> Status {
-        let covered = self.origin_writes.get();
-        if self.origin_flushed.get() >= covered {
-            return Status::Ok;
-        }
-        let flush = call(&*self.origin, Bio::flush());
-        self.origin_flush_ended(covered, flush.await.status())
-    }
-
-    /// Notes how a flush of the origin ended that covered so many of its writes. When it failed, the
-    /// origin may have dropped whatever was written before, also what had not been heard of yet, and
-    /// a later flush that succeeds says nothing about that. Blocks in writeback are copied again and
-    /// writes on their way fail; but of a bypassed write that was acknowledged there is no other
-    /// copy, so no flush may succeed any more.
-    fn origin_flush_ended(&self, covered: u64, status: Status) -> Status {
-        if status.is_ok() {
-            self.origin_flushed.set(self.origin_flushed.get().max(covered));
-        } else {
-            self.origin_lost.set(self.origin_lost.get() + 1);
-            if self.last_bypass.get() > self.origin_flushed.get() {
-                self.latch("a flush of the origin failed with writes in it that are nowhere else");
+        let wanted = self.origin_writes.get();
+        while self.origin_flushed.get() < wanted && !self.failed.get() {
+            if self.origin_flushing.replace(true) {
+                let seen = self.origin_flush_ended.count();
+                self.origin_flush_ended.after(seen, None).await;
+                continue;
+            }
+            let covered = self.origin_writes.get();
+            let status = call(&*self.origin, Bio::flush()).await.status();
+            self.origin_flushing.set(false);
+            if status.is_ok() {
+                self.origin_flushed.set(covered);
+            } else {
+                self.origin_lost.set(self.origin_lost.get() + 1);
+                if self.last_bypass.get() > self.origin_flushed.get() {
+                    self.latch("a flush of the origin failed with writes in it that are nowhere else");
+                }
+            }
+            self.origin_flush_ended.raise();
+            if !status.is_ok() {
+                return status;
             }
         }
-        if self.failed.get() { Status::IoError } else { status }
+        if self.failed.get() { Status::IoError } else { Status::Ok }
     }
 
     /// Serves a flush: the commit and the origin's flush go side by side.
     pub(super) async fn flush(self: Rc<Self>, bio: Bio) {
         self.counts.flushes.set(self.counts.flushes.get() + 1);
-        let covered = self.origin_writes.get();
-        let dirty = self.origin_flushed.get() < covered;
-        let origin = dirty.then(|| call(&*self.origin, Bio::flush()));
-        let mut status = self.commit().await;
-        if let Some(origin) = origin {
-            status = status.and(self.origin_flush_ended(covered, origin.await.status()));
-        }
-        bio.end(status);
+        let round = self.want_round();
+        let status = self.flush_origin().await;
+        bio.end(status.and(self.round_over(round).await));
     }
 
     /// Stops all writing after an error that leaves the media in doubt (I3).

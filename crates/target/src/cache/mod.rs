@@ -135,6 +135,10 @@ pub struct Cache {
     origin_flushed: Cell<u64>,
     /// The number of the last of them that nothing but the origin holds.
     last_bypass: Cell<u64>,
+    /// A flush of the origin is in flight.
+    origin_flushing: Cell<bool>,
+    /// One ended, well or not.
+    origin_flush_ended: Event,
     /// Flushes of the origin that failed: each may have lost whatever was written to it before.
     origin_lost: Cell<u64>,
 

@@ -360,6 +360,8 @@ fn build(reactor: &Reactor, pool: &BufferPool, setup: &Setup, geometry: Geometry
         origin_writes: Cell::new(1),
         origin_flushed: Cell::new(0),
         last_bypass: Cell::new(1),
+        origin_flushing: Cell::new(false),
+        origin_flush_ended: Event::default(),
         origin_lost: Cell::new(0),
         copies: RefCell::default(),
         uncleared: RefCell::default(),
