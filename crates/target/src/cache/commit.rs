@@ -3,7 +3,7 @@
 //! ```text
 //!   wanted by: flush, FUA, autocommit (count, time), discard, writeback
 //!   ① wait for writes into the open group, close it            blocks: Open → Closing
-//!   ② write the entries of the group, clear the entries in `due`
+//!   ② write the entries of the group; now and then clear the entries in `due`
 //!   ③ flush the fast device                                    data and entries are durable
 //!   ④ superblock with seq + 1, FUA: the instant of the commit  blocks: Closing → Committed
 //!   ⑤ clear the entries in `written`, flush                    joined with ② when `due` is empty
@@ -12,6 +12,9 @@
 //!
 //! A crash before ④ leaves the group out as a whole; after ④ it is in as a whole. Entries written
 //! in ② carry the sequence number that the superblock does not cover yet, so they mean nothing.
+//!
+//! Entries in `due` are harmless, since newer committed ones win over them: they are cleared many at
+//! a time, so that a single durable write pays for its own entry and the superblock only.
 //!
 //! Invariants:
 //! - I1: there is one round at a time; whoever asks during a round gets the next one.
@@ -27,6 +30,12 @@ use forebay_block::{Bio, Status, call};
 use super::Cache;
 use super::index::{CachedExtent, SlotRun};
 use super::metadata::Update;
+use super::state::CacheState;
+
+/// Superseded runs are cleared when there is one for so many blocks of the cache.
+const DUE_SHARE: u32 = 16;
+/// But not for fewer than this, unless space is short.
+const DUE_FEW: u32 = 64;
 
 /// Vectors of a round, kept for their memory.
 #[derive(Default)]
@@ -68,8 +77,13 @@ impl Cache {
             let state = self.state.borrow();
             !state.leaving.superseded_open.is_empty() || !state.leaving.superseded_closing.is_empty()
         };
+        self.clear_wanted.set(true);
         let status = self.commit().await;
-        if superseded && status.is_ok() { self.commit().await } else { status }
+        if superseded && status.is_ok() {
+            self.clear_wanted.set(true);
+            return self.commit().await;
+        }
+        status
     }
 
     /// The task that runs the rounds until the cache closes.
@@ -88,18 +102,25 @@ impl Cache {
         }
     }
 
-    /// Whether entries should be cleared although nobody asked for a round: what writeback freed at
-    /// once, what was superseded only when space is short, since the next commit clears it anyway.
+    /// Whether entries should be cleared although nobody asked for a round.
     fn has_leaving(&self) -> bool {
-        let state = self.state.borrow();
-        let short = state.free.free_blocks() <= self.geometry.blocks() / 8;
-        !self.failed.get() && (!state.leaving.written.is_empty() || (short && !state.leaving.due.is_empty()))
+        !self.failed.get() && self.clears(&self.state.borrow())
+    }
+
+    /// Whether a round now clears entries: what writeback freed at once, and what is superseded
+    /// before it; what is superseded alone only when it has become much, or space is short.
+    fn clears(&self, state: &CacheState) -> bool {
+        let blocks = self.geometry.blocks();
+        let short = state.free.free_blocks() <= blocks / 8;
+        let much = state.leaving.due.len() > (blocks / DUE_SHARE).max(DUE_FEW) as usize;
+        !state.leaving.written.is_empty() || (!state.leaving.due.is_empty() && (short || much))
     }
 
     /// Somebody waits for space: asks for a round where that makes superseded copies leave.
     pub(super) fn want_superseded(&self) {
         let state = self.state.borrow();
         if !state.leaving.superseded_open.is_empty() || !state.leaving.due.is_empty() {
+            self.clear_wanted.set(true);
             self.round_wanted.set(self.round_wanted.get().max(self.rounds_started.get() + 1));
         }
     }
@@ -155,8 +176,10 @@ impl Cache {
         let mut state = self.state.borrow_mut();
         state.close_wanted = false;
         state.close(&mut scratch.group);
-        scratch.due.append(&mut state.leaving.due);
-        scratch.written.append(&mut state.leaving.written);
+        if self.clear_wanted.replace(false) || self.clears(&state) {
+            scratch.due.append(&mut state.leaving.due);
+            scratch.written.append(&mut state.leaving.written);
+        }
     }
 
     /// Steps ② to ⑤; nothing is written when there is nothing to do.

@@ -125,6 +125,8 @@ pub struct Cache {
     copy_ended: Event,
 
     round_wanted: Cell<u64>,
+    /// The next round clears the entries of superseded blocks, however few they are.
+    clear_wanted: Cell<bool>,
     rounds_started: Cell<u64>,
     rounds_done: Cell<u64>,
     autocommit_at: Cell<Option<Duration>>,

@@ -61,7 +61,7 @@ impl Cache {
             status = self.drain().await;
         }
         self.writeback_left(&(super::super::index::OriginBlock(0)..super::super::index::OriginBlock(u64::MAX >> 1))).await;
-        status = status.and(self.commit().await);
+        status = status.and(self.commit_superseded().await);
         status.and(self.flush_origin().await)
     }
 

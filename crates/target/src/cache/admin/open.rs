@@ -279,20 +279,26 @@ async fn recover(
 }
 
 /// Clears what was never committed or lost to a newer copy, before anything else is written. What a
-/// killed process wrote may be read already without being durable, cleared entries among it: it is
-/// made durable here, or a slot that looks free could be given away while its entry still counts.
+/// killed process wrote may be read already without being durable, so all of it is made durable
+/// first: or an entry could be cleared that lost to one which a power cut then takes away, and a slot
+/// that looks free could be given away while its entry still counts.
 async fn mend(fast: &dyn Target, metadata: &mut Metadata, recovered: &Recovered) -> Result<(), OpenError> {
     if recovered.ties > 0 {
         tracing::warn!("write cache: {} blocks had two identical entries; the one in the higher slot holds", recovered.ties);
+    }
+    let what = "clearing entries that a crash left";
+    flush(fast, what).await?;
+    if recovered.clear.is_empty() {
+        return Ok(());
     }
     let mut updates: Vec<Update> = Vec::new();
     for &run in &recovered.clear {
         metadata.push_update(&mut updates, run, None);
     }
     if metadata.apply(&updates).await != Status::Ok {
-        return Err(OpenError::Device { what: "clearing entries that a crash left" });
+        return Err(OpenError::Device { what });
     }
-    flush(fast, "clearing entries that a crash left").await
+    flush(fast, what).await
 }
 
 fn settings(setup: &Setup, geometry: &Geometry) -> Settings {
@@ -352,6 +358,7 @@ fn build(reactor: &Reactor, pool: &BufferPool, setup: &Setup, geometry: Geometry
         space: Event::default(),
         copy_ended: Event::default(),
         round_wanted: Cell::new(0),
+        clear_wanted: Cell::new(false),
         rounds_started: Cell::new(0),
         rounds_done: Cell::new(0),
         autocommit_at: Cell::new(None),
