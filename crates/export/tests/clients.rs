@@ -335,6 +335,40 @@ fn a_client_that_breaks_the_protocol_is_hung_up_on_alone() {
 }
 
 #[test]
+fn random_bytes_harm_nobody() {
+    for engine in Engine::BOTH {
+        let bed = ram(engine, limits());
+        let base = bed.ask(|_, pool, _| pool.bytes_out());
+        let mut random = fastrand::Rng::with_seed(11);
+        for round in 0..200 {
+            let mut client = Client::enter(&bed.path, "", Framing::ALL[round % 3], random.bool());
+            let mut bytes = Vec::new();
+            for _ in 0..random.u32(1..20) {
+                // Mostly requests as they should be, some with a byte changed, some with a payload
+                // of the wrong length.
+                let (command, offset) = (random.u16(0..9), random.u64(0..17 << 20));
+                let length = random.u64(0..70_000);
+                bytes.extend(client.header(command, random.u16(0..64), offset, length).0);
+                if random.u32(0..4) == 0 {
+                    let at = random.usize(0..bytes.len());
+                    bytes[at] ^= random.u8(1..=255);
+                }
+                if command == WRITE {
+                    bytes.resize(bytes.len() + usize::try_from(length).unwrap() + random.usize(0..2), 7);
+                }
+            }
+            // A server that has hung up already takes no more.
+            let _ = client.stream.write_all(&bytes);
+        }
+        bed.until_left(0);
+        bed.until("all buffers are back", move |bed| bed.ask(|_, pool, _| pool.bytes_out()) == base);
+        let mut client = Client::enter(&bed.path, "", Framing::Simple, true);
+        client.write(0, &[1; 512]);
+        assert_eq!(client.read(0, 512), [1; 512]);
+    }
+}
+
+#[test]
 fn more_clients_than_allowed_wait_for_one_to_leave() {
     for engine in Engine::BOTH {
         let bed = ram(engine, ServeLimits { connections_max: 2, ..limits() });
