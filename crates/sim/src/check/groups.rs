@@ -7,6 +7,9 @@
 //! no holes". And a block is committed whole: where one sector of a block shows W, no other sector
 //! of that block that W wrote to shows anything that had been answered before W was issued.
 //!
+//! Only writes of the life that ended are held to that: a kill before may have taken older ones, and
+//! what was read after it stands for what is left of them.
+//!
 //! Zeroes and trims may go around the cache, so they prove nothing about groups and need not
 //! survive; content that they leave is checked by the other oracle.
 
@@ -51,7 +54,7 @@ impl Model {
         let history = &self.history;
         let bar = bar(history, self.versions(sector), |op| {
             let record = history.record(op);
-            record.ok && record.is_write() && record.ended < latest
+            record.ok && record.is_write() && record.ended < latest && record.issued > self.settled
         });
         let bar = bar.max(self.crash_bar(sector));
         if self.matches(sector, found, bar).next().is_some() {

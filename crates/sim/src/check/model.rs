@@ -35,6 +35,8 @@ pub struct Model {
     seen_after: Cut,
     changed: bool,
     groups: Groups,
+    /// When everything was observed and settled last.
+    pub(crate) settled: Tick,
 }
 
 /// Whether groups were atomic since the last state that is known to be durable.
@@ -57,6 +59,7 @@ impl Model {
             seen_after: Cut::Power,
             changed: false,
             groups: Groups::default(),
+            settled: 0,
         }
     }
 
@@ -200,6 +203,7 @@ impl Model {
         }
         let restart = self.history.begin(Act::Restart { durable }, 0..self.sectors.len());
         self.history.end(restart, true);
+        self.settled = self.history.now();
         for sector in 0..self.sectors.len() {
             let found = self.seen[sector].expect("a sector is observed before it settles");
             let bar = self.crash_bar(sector);

@@ -250,3 +250,18 @@ fn an_interrupted_recovery_changes_nothing() {
     device.put(0, 1);
     assert!(device.model.observe(0, &device.content).is_err());
 }
+
+#[test]
+fn a_group_owes_nothing_to_writes_that_a_kill_took() {
+    let mut device = Device::new(64);
+    device.done(Act::Zeroes, 0..1);
+    device.done(WRITE, 0..1);
+    device.zero(0);
+    device.model.set_atomic(Some(8));
+    assert!(device.comes_back(Cut::Kill));
+    let later = device.done(WRITE, 32..33);
+    device.put(32, later);
+    device.put(0, 0);
+    device.model.set_atomic(Some(8));
+    assert!(device.comes_back(Cut::Power));
+}

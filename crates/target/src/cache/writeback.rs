@@ -299,7 +299,11 @@ impl Cache {
             self.work.raise();
             self.copies_idle().await;
             self.commit().await;
-            let left = self.state.borrow().map.used_blocks();
+            // What was copied leaves only with the round after that.
+            let left = {
+                let state = self.state.borrow();
+                state.map.used_blocks() + state.leaving_blocks
+            };
             passes += 1;
             let stuck = !self.quarantine.borrow().is_empty();
             if left == 0 || stuck || passes > DRAIN_PASSES_MAX || self.failed.get() || self.closed.get() {
