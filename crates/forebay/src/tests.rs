@@ -167,6 +167,17 @@ fn messages_and_suspending_are_for_caches() {
 }
 
 #[test]
+fn a_suspended_stack_closes_and_what_it_held_back_is_aborted() {
+    run(async |reactor, pool| {
+        let stack = Stack::open(reactor, pool, "held", "0 2048 writecache s ram:1M ram:1M 4096 0").await.unwrap();
+        stack.suspend().await.unwrap();
+        let held = call(&**stack.table(), Bio::flush());
+        stack.close().await.unwrap();
+        assert_eq!(held.await.status(), Status::Aborted);
+    });
+}
+
+#[test]
 fn time_left_follows_the_mean_speed() {
     let progress = |left_bytes, seconds| DrainProgress { at_start_bytes: 100, left_bytes, elapsed: Duration::from_secs(seconds) };
     assert_eq!(progress(100, 5).time_left(), None);
