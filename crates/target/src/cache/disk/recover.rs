@@ -11,7 +11,7 @@
 //! 3. Slots that were never committed, and those that lost to another, are to be cleared on the device
 //!    before any of them is used again.
 //! 4. The same entries give the same result, however they are cut into calls of `feed`.
-//! 5. Memory is bounded by the number of slots: about 35 bytes for each where every block is alone,
+//! 5. Memory is bounded by the number of slots: about 30 bytes for each where every block is alone,
 //!    a quarter of a byte for a cache filled in order.
 //!
 //! Units: sectors are 512 bytes; sequence numbers count committed groups.
@@ -26,7 +26,7 @@ use forebay_block::SectorCount;
 use super::entry::{ENTRY_BYTES, Entry, SEQ_FREE};
 use super::format::Geometry;
 use super::sequences::Sequences;
-use super::sort::{self, Key, MARK_BITS};
+use super::sort::{Key, Keys, MARK_BITS};
 use crate::cache::index::bits::Bits;
 use crate::cache::index::map::MapBuilder;
 use crate::cache::index::{CacheSlot, ExtentMap, FreeSpace, ORIGIN_BLOCKS_MAX, Phase, SlotRun, State};
@@ -84,8 +84,8 @@ pub struct Recovery {
 /// The first block and slot of each run, in slot order.
 enum Runs {
     /// Both fit 64 bits, as on nearly all devices.
-    Narrow(Vec<u64>),
-    Wide(Vec<u128>),
+    Narrow(Keys<u64>),
+    Wide(Keys<u128>),
 }
 
 impl Recovery {
@@ -114,8 +114,11 @@ impl Recovery {
             damaged: 0,
             sector_max: 0,
         };
-        let runs =
-            if origin_bits + slot_bits + MARK_BITS <= u64::BITS { Runs::Narrow(Vec::new()) } else { Runs::Wide(Vec::new()) };
+        let runs = if origin_bits + slot_bits + MARK_BITS <= u64::BITS {
+            Runs::Narrow(Keys::new(slot_bits))
+        } else {
+            Runs::Wide(Keys::new(slot_bits))
+        };
         Self { scan, runs }
     }
 
@@ -182,7 +185,7 @@ struct Scan {
 }
 
 impl Scan {
-    fn feed<K: Key>(&mut self, entries: &[[u8; ENTRY_BYTES]], runs: &mut Vec<K>) {
+    fn feed<K: Key>(&mut self, entries: &[[u8; ENTRY_BYTES]], runs: &mut Keys<K>) {
         let mut rest = entries.get(..(self.blocks - self.slot) as usize).unwrap_or(entries);
         while !rest.is_empty() {
             let to_word_end = (u64::BITS - self.slot % u64::BITS) as usize;
@@ -193,7 +196,7 @@ impl Scan {
     }
 
     /// Reads up to 64 entries, whose bits lie in one word.
-    fn feed_word<K: Key>(&mut self, entries: &[[u8; ENTRY_BYTES]], runs: &mut Vec<K>) {
+    fn feed_word<K: Key>(&mut self, entries: &[[u8; ENTRY_BYTES]], runs: &mut Keys<K>) {
         let (mut used, mut continues, mut clear) = (0, 0, 0);
         let (mut expected, mut last_seq) = (self.expected, self.last_seq);
         let mut sector_max = self.sector_max;
@@ -214,9 +217,9 @@ impl Scan {
                     used |= bit;
                     if expected == origin {
                         continues |= bit;
-                        mark_last(runs);
+                        runs.mark_last();
                     } else {
-                        runs.push(K::new(origin, slot, self.slot_bits));
+                        runs.push(origin, slot);
                     }
                     expected = origin + 1;
                     if seq != last_seq {
@@ -244,74 +247,91 @@ impl Scan {
         }
     }
 
-    fn finish<K: Key>(mut self, mut runs: Vec<K>) -> Recovered {
-        sort::sort(&mut runs, self.slot_bits);
-        let (map, ties) = self.build_map(&runs);
-        drop(runs);
+    fn finish<K: Key>(self, runs: Keys<K>) -> Recovered {
         let block_sectors = 1 << self.block_shift;
-        let origin_needed =
-            if self.last_seq == NONE && self.damaged == 0 { 0 } else { self.sector_max.saturating_add(block_sectors) };
+        let none = self.last_seq == NONE && self.damaged == 0;
+        let origin_needed = if none { 0 } else { self.sector_max.saturating_add(block_sectors) };
+        let mut merge = Merge {
+            used: self.used,
+            clear: self.clear,
+            seqs: self.seqs,
+            map: MapBuilder::new(),
+            ties: 0,
+            held: None,
+            end: 0,
+            rivals: Vec::new(),
+        };
+        runs.sorted(|keys| merge.add(keys, self.slot_bits, &self.continues));
+        merge.settle();
         Recovered {
-            map,
-            free: FreeSpace::from_used(self.blocks, self.used.runs()),
-            clear: self.clear.runs().collect(),
+            map: merge.map.finish(),
+            free: FreeSpace::from_used(self.blocks, merge.used.runs()),
+            clear: merge.clear.runs().collect(),
             damage: self.damage,
             damaged: self.damaged,
-            ties,
+            ties: merge.ties,
             origin_needed: SectorCount(origin_needed),
         }
     }
+}
 
-    /// The whole run that begins with `key`. A marked key has more than one block.
-    #[inline]
-    fn whole_run<K: Key>(&self, key: K) -> Run {
-        let slot = key.slot(self.slot_bits);
-        let count = if key.is_marked() { self.continues.next_clear(slot + 1) - slot } else { 1 };
-        Run { origin: key.origin(self.slot_bits), slot, count }
-    }
+/// Builds the map of runs that come in order of origin block. Where several hold the same block it
+/// chooses one and frees the others.
+struct Merge {
+    /// Slots that hold a recovered block.
+    used: Bits,
+    /// Free slots whose entries do not say so.
+    clear: Bits,
+    seqs: Sequences,
+    map: MapBuilder,
+    ties: u64,
+    /// The last run, as long as nothing overlaps it.
+    held: Option<Run>,
+    /// Blocks of the last runs with their slots, once one overlaps another.
+    rivals: Vec<(u64, u32)>,
+    /// Where those runs end.
+    end: u64,
+}
 
-    #[inline]
-    fn next_begins_below<K: Key>(&self, end: u64, runs: &[K]) -> bool {
-        runs.first().is_some_and(|next| next.origin(self.slot_bits) < end)
-    }
-
-    /// The map of runs sorted by origin block. Where several hold the same block it chooses one and
-    /// frees the others. Tells how many blocks had equals, too.
-    fn build_map<K: Key>(&mut self, mut runs: &[K]) -> (ExtentMap, u64) {
-        let mut map = MapBuilder::new();
-        let mut rivals = Vec::new();
-        let mut ties = 0;
-        while let Some((&key, rest)) = runs.split_first() {
-            runs = rest;
-            let run = self.whole_run(key);
-            if !self.next_begins_below(run.end(), runs) {
-                map.push(run.origin, run.slot, run.count, COMMITTED);
+impl Merge {
+    fn add<K: Key>(&mut self, keys: &[K], slot_bits: u32, continues: &Bits) {
+        let (mut held, mut end) = (self.held.take(), self.end);
+        for key in keys {
+            // A marked key has more than one block.
+            let (origin, slot) = (key.origin(slot_bits), key.slot(slot_bits));
+            let count = if key.is_marked() { continues.next_clear(slot + 1) - slot } else { 1 };
+            let run = Run { origin, slot, count };
+            if origin < end {
+                end = end.max(run.end());
+                self.rivals.extend(held.take().into_iter().flat_map(Run::blocks).chain(run.blocks()));
                 continue;
             }
-            rivals.extend(run.blocks());
-            let mut end = run.end();
-            while self.next_begins_below(end, runs)
-                && let Some((&key, rest)) = runs.split_first()
-            {
-                runs = rest;
-                let run = self.whole_run(key);
-                rivals.extend(run.blocks());
-                end = end.max(run.end());
+            end = run.end();
+            match held.replace(run) {
+                Some(alone) => self.map.push(alone.origin, alone.slot, alone.count, COMMITTED),
+                None => self.settle(),
             }
-            sort_rising_parts(&mut rivals);
-            for same in rivals.chunk_by(|a, b| a.0 == b.0) {
-                let winner = choose(same, &mut self.seqs);
-                map.push(winner.origin, winner.slot, 1, COMMITTED);
-                for &(_, loser) in same.iter().filter(|&&(_, slot)| slot != winner.slot) {
-                    let loser = SlotRun { slot: CacheSlot(loser), count: 1 };
-                    self.used.clear(loser);
-                    self.clear.set(loser);
-                }
-                ties += u64::from(winner.tied);
-            }
-            rivals.clear();
         }
-        (map.finish(), ties)
+        (self.held, self.end) = (held, end);
+    }
+
+    /// Decides about the last runs, which nothing that follows overlaps.
+    fn settle(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.map.push(held.origin, held.slot, held.count, COMMITTED);
+        }
+        sort_rising_parts(&mut self.rivals);
+        for same in self.rivals.chunk_by(|a, b| a.0 == b.0) {
+            let winner = choose(same, &mut self.seqs);
+            self.map.push(winner.origin, winner.slot, 1, COMMITTED);
+            for &(_, loser) in same.iter().filter(|&&(_, slot)| slot != winner.slot) {
+                let loser = SlotRun { slot: CacheSlot(loser), count: 1 };
+                self.used.clear(loser);
+                self.clear.set(loser);
+            }
+            self.ties += u64::from(winner.tied);
+        }
+        self.rivals.clear();
     }
 }
 
@@ -351,19 +371,12 @@ impl Run {
     }
 
     /// The blocks, each with its slot.
-    fn blocks(&self) -> impl Iterator<Item = (u64, u32)> {
+    fn blocks(self) -> impl Iterator<Item = (u64, u32)> {
         (self.origin..self.end()).zip(self.slot..)
     }
 }
 
 const COMMITTED: State = State { phase: Phase::Committed, busy: false };
-
-/// Marks the key of a run that turns out to have more than one block.
-fn mark_last<K: Key>(runs: &mut [K]) {
-    if let Some(last) = runs.last_mut() {
-        *last = last.marked();
-    }
-}
 
 #[expect(clippy::stable_sort_primitive, reason = "the stable sort merges the few rising parts that this is made of")]
 fn sort_rising_parts(slots: &mut [(u64, u32)]) {

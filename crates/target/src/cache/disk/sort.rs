@@ -96,25 +96,80 @@ const FEW: usize = 64;
 /// Most bits that one pass sorts by.
 const DIGIT_BITS_MAX: u32 = 11;
 
-/// Sorts fewer than 2^32 keys that come in slot order by origin block, then slot.
-pub(super) fn sort<K: Key>(keys: &mut Vec<K>, slot_bits: u32) {
-    let Some(&first) = keys.first() else { return };
-    let (mut last, mut lowest, mut highest, mut sorted) = (first, first, first, true);
-    for &key in keys.iter() {
-        sorted &= last <= key;
-        lowest = lowest.min(key);
-        highest = highest.max(key);
-        last = key;
+/// Keys of a block, 4 KiB of the usual ones: small enough to be used again by the allocator.
+const BLOCK_KEYS: usize = 512;
+
+/// Fewer than 2^32 keys in slot order, kept in blocks. Sorting goes from blocks to blocks and gives each
+/// one back as soon as its keys are elsewhere: fresh memory costs more than anything else here.
+pub(super) struct Keys<K> {
+    full: Vec<Vec<K>>,
+    last: Vec<K>,
+    slot_bits: u32,
+}
+
+impl<K: Key> Keys<K> {
+    pub(super) fn new(slot_bits: u32) -> Self {
+        Self { full: Vec::new(), last: Vec::new(), slot_bits }
     }
-    if sorted {
-        return;
+
+    /// Adds a key behind all others.
+    #[inline]
+    pub(super) fn push(&mut self, origin: u64, slot: u32) {
+        if self.last.len() == self.last.capacity() {
+            self.next_block();
+        }
+        self.last.push(K::new(origin, slot, self.slot_bits));
     }
-    let (lowest, highest) = (lowest.origin(slot_bits), highest.origin(slot_bits));
-    let base = K::new(lowest, 0, slot_bits);
-    let mut other = vec![K::new(0, 0, 0); keys.len()];
-    let mut by_origin = Sorter { base, low_bits: slot_bits + MARK_BITS, places: [0; DIGITS_MAX] };
-    by_origin.sort(keys, &mut other, u64::BITS - (highest - lowest).leading_zeros(), Goal::Other);
-    *keys = other;
+
+    /// Marks the last key.
+    #[inline]
+    pub(super) fn mark_last(&mut self) {
+        if let Some(last) = self.last.last_mut() {
+            *last = last.marked();
+        }
+    }
+
+    #[cold]
+    fn next_block(&mut self) {
+        let full = std::mem::replace(&mut self.last, Vec::with_capacity(BLOCK_KEYS));
+        if !full.is_empty() {
+            self.full.push(full);
+        }
+    }
+
+    /// Hands all keys to `each`, part by part, in order of origin block, then slot.
+    pub(super) fn sorted(mut self, mut each: impl FnMut(&[K])) {
+        self.next_block();
+        let Some(&first) = self.full.first().and_then(|block| block.first()) else { return };
+        let (mut last, mut lowest, mut highest, mut in_order) = (first, first, first, true);
+        for &key in self.full.iter().flatten() {
+            in_order &= last <= key;
+            lowest = lowest.min(key);
+            highest = highest.max(key);
+            last = key;
+        }
+        if in_order {
+            return self.full.iter().for_each(|block| each(block));
+        }
+        let (lowest, highest) = (lowest.origin(self.slot_bits), highest.origin(self.slot_bits));
+        let bits = u64::BITS - (highest - lowest).leading_zeros();
+        let base = K::new(lowest, 0, self.slot_bits);
+        let mut by_origin = Sorter { base, low_bits: self.slot_bits + MARK_BITS, places: [0; DIGITS_MAX] };
+        let (parts, below) = by_origin.split(self.full, bits);
+        let (mut keys, mut other) = (Vec::new(), Vec::new());
+        for part in parts {
+            keys.clear();
+            for block in part {
+                keys.extend_from_slice(&block);
+            }
+            if other.len() < keys.len() {
+                other.resize(keys.len(), base);
+            }
+            let len = keys.len();
+            by_origin.sort(&mut keys, &mut other[..len], below, Goal::Same);
+            each(&keys);
+        }
+    }
 }
 
 /// Which of the two arrays shall hold the sorted keys.
@@ -152,9 +207,37 @@ impl<K: Key> Sorter<K> {
         }
     }
 
+    /// Splits by the highest bits into parts of about a quarter of `NEAR`, each in blocks. Tells by how
+    /// many bits the parts are still to be sorted.
+    fn split(&self, blocks: Vec<Vec<K>>, bits: u32) -> (Vec<Vec<Vec<K>>>, u32) {
+        let far_bits = far_bits(blocks.len() * BLOCK_KEYS, bits);
+        let below = bits - far_bits;
+        let (mask, shift) = ((1 << far_bits) - 1, self.low_bits + below);
+        let mut parts: Vec<Vec<Vec<K>>> = vec![Vec::new(); mask + 1];
+        let mut open: Vec<Vec<K>> = vec![Vec::new(); mask + 1];
+        let mut spare = Vec::new();
+        for mut block in blocks {
+            for &key in &block {
+                let digit = key.digit(self.base, shift) & mask;
+                let to = &mut open[digit];
+                if to.len() == to.capacity() {
+                    let empty = spare.pop().unwrap_or_else(|| Vec::with_capacity(BLOCK_KEYS));
+                    parts[digit].push(std::mem::replace(to, empty));
+                }
+                to.push(key);
+            }
+            block.clear();
+            spare.push(block);
+        }
+        for (part, last) in parts.iter_mut().zip(open) {
+            part.push(last);
+        }
+        (parts, below)
+    }
+
     /// Splits by the highest bits into parts of about a quarter of `NEAR`, then sorts each.
     fn sort_far(&mut self, keys: &mut [K], other: &mut [K], bits: u32, goal: Goal) {
-        let far_bits = (keys.len() / (NEAR / 4)).ilog2().min(DIGIT_BITS_MAX).min(bits);
+        let far_bits = far_bits(keys.len(), bits);
         let below = bits - far_bits;
         self.pass(keys, other, below, far_bits);
         let ends = self.places;
@@ -201,6 +284,11 @@ impl<K: Key> Sorter<K> {
     }
 }
 
+/// By how many of the highest `bits` to split `keys` keys.
+fn far_bits(keys: usize, bits: u32) -> u32 {
+    (keys / (NEAR / 4)).max(1).ilog2().min(DIGIT_BITS_MAX).min(bits)
+}
+
 #[cfg(test)]
 mod tests {
     use fastrand::Rng;
@@ -208,11 +296,16 @@ mod tests {
     use super::*;
 
     fn check<K: Key + std::fmt::Debug>(origins: impl Iterator<Item = u64>) {
-        let mut keys: Vec<K> = origins.zip(0..).map(|(origin, slot)| K::new(origin, slot, 20)).collect();
-        let mut expected = keys.clone();
+        let mut keys = Keys::<K>::new(20);
+        let mut expected = Vec::new();
+        for (origin, slot) in origins.zip(0..) {
+            keys.push(origin, slot);
+            expected.push(K::new(origin, slot, 20));
+        }
         expected.sort_unstable();
-        sort(&mut keys, 20);
-        assert_eq!(keys, expected);
+        let mut sorted = Vec::new();
+        keys.sorted(|part| sorted.extend_from_slice(part));
+        assert_eq!(sorted, expected);
     }
 
     #[test]
