@@ -21,10 +21,24 @@ pub struct Flags {
     pub command: Command,
 }
 
+/// What `forebay serve` does beyond its options.
+const SERVE_HELP: &str = "\
+Without --table and --config, a 1 GiB disk in ./forebay-data/origin.img is served through a 256 MiB write cache in \
+./forebay-data/cache.img; both are made where missing.
+
+Targets of a table are linear, striped, error, delay, flakey, log-writes, stats and writecache, with the arguments of the \
+kernel's device mapper. A device is the path of a file or block device, ram:SIZE or null:SIZE.
+
+SIGTERM and SIGINT take no more clients, answer what is in flight, commit, and end with exit status 0; dirty data stays safe \
+in the cache. A second signal ends the server at once, with exit status 1: whatever was flushed is safe then, too.
+
+Sockets that a service manager passes (LISTEN_FDS) serve every device by its name, and readiness is told to NOTIFY_SOCKET.";
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve block devices over NBD
+    #[command(after_help = SERVE_HELP)]
     Serve(ServeFlags),
     /// Show what a running server does, and what batching saves
     Status(StatusFlags),
@@ -60,15 +74,7 @@ pub enum Command {
 }
 
 /// `forebay serve`.
-///
-/// Without arguments, a 1 GiB disk in ./forebay-data/origin.img is served through a 256 MiB write
-/// cache in ./forebay-data/cache.img; both are made where missing.
-///
-/// SIGTERM and SIGINT stop taking requests, answer those in flight, commit, and leave with exit
-/// status 0; dirty data stays safe in the cache. A second signal leaves at once, with exit status 1:
-/// everything that was flushed is safe then, too.
 #[derive(Debug, Default, Args)]
-#[command(verbatim_doc_comment)]
 pub struct ServeFlags {
     /// Line of the device's table: `START LENGTH TARGET ARGUMENTS`, as in `0 2048 linear disk.img 0`;
     /// may be given several times, or hold several lines separated by semicolons

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay::{BufferPool, Devices, DrainProgress, FileOptions, Reactor, Stack};
-use forebay_export::serve::{ExportCounts, Listen, Offer, ServeLimits, Server};
+use forebay_export::serve::{ExportCounts, Listen, Offer, ServeError, ServeLimits, Server};
 use forebay_export::uri::{Endpoint, Uri};
 
 use super::plan::{At, DevicePlan, Plan, Site, sites};
@@ -134,7 +134,7 @@ impl Running {
                 }
                 At::Endpoint(endpoint) => {
                     for listen in listens(endpoint, plan.allow_remote)? {
-                        server.listen(listen).map_err(|error| Failure::of(&error))?;
+                        server.listen(listen).map_err(not_heard)?;
                     }
                     found.push(Uri { endpoint: endpoint.clone(), export: String::new() });
                 }
@@ -200,7 +200,7 @@ impl Running {
     pub async fn drain(&self, every: Duration, mut report: impl FnMut(&str, DrainProgress)) -> Result<(), Failure> {
         let mut result = Ok(());
         for stack in self.stacks.iter().filter(|stack| stack.caches().next().is_some()) {
-            let drained = stack.drain(every, |progress| report(stack.name(), progress)).await;
+            let drained = Box::pin(stack.drain(every, |progress| report(stack.name(), progress))).await;
             result = result.and(drained.map_err(|error| Failure::Failed(format!("{} is not drained: {error}", stack.name()))));
         }
         result
@@ -213,10 +213,21 @@ impl Running {
     pub async fn close(&self) -> Result<(), Failure> {
         let mut result = Ok(());
         for stack in &self.stacks {
-            let closed = stack.close().await;
+            let closed = Box::pin(stack.close()).await;
             result = result.and(closed.map_err(|error| Failure::of(&error)));
         }
         result
+    }
+}
+
+/// Why nobody can connect, with the option that helps.
+fn not_heard(error: ServeError) -> Failure {
+    match error {
+        ServeError::Exposed { address } => Failure::Failed(format!(
+            "{address} is reachable from other machines, and there is neither encryption nor a password: \
+             use a loopback address, or add --allow-remote"
+        )),
+        other => Failure::of(&other),
     }
 }
 
