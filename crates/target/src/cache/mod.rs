@@ -42,7 +42,7 @@ use self::index::{CachedExtent, OriginBlock};
 use self::metadata::Metadata;
 use self::options::Order;
 use self::state::{CacheState, Planned, WriteRules};
-use self::writeback::{CopyRun, Quarantined};
+use self::writeback::{CopyRun, Quarantine};
 use crate::event::Event;
 use crate::lock::{LockRange, RangeLocks};
 
@@ -150,11 +150,13 @@ pub struct Cache {
     uncleared: RefCell<Vec<(LockRange, u64)>>,
     busy_blocks: Cell<u64>,
     copied: RefCell<Vec<CopyRun>>,
-    quarantine: RefCell<Vec<Quarantined>>,
+    quarantine: RefCell<Quarantine>,
     swept: Cell<u32>,
     below_watermark: Cell<bool>,
     bypass_began: Cell<Option<Duration>>,
     draining: Cell<Option<u32>>,
+    /// Drain passes that have ended.
+    drain_passes: Cell<u64>,
 
     cleaner: Cell<bool>,
     failed: Cell<bool>,

@@ -191,6 +191,7 @@ impl Cache {
             }
         }
         drop(state);
+        self.trim_age();
         self.consider_writeback();
     }
 

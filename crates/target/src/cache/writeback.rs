@@ -21,6 +21,7 @@
 //!   quarantine, stays cached, and is tried again later. Nothing else is affected.
 
 mod copy;
+mod quarantine;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -33,8 +34,10 @@ use super::index::{CacheSlot, CachedExtent, OriginBlock, Piece, SlotRun, State a
 use super::options::Order;
 use crate::lock::LockRange;
 
-use self::copy::{QUARANTINE, clip_start};
-pub(super) use self::copy::{CopyRun, Quarantined, copy_blocks};
+use self::copy::clip_start;
+pub(super) use self::copy::{CopyRun, copy_blocks};
+pub(super) use self::quarantine::Quarantine;
+use self::quarantine::WAIT_MIN;
 
 /// Copies in flight at once: enough to keep a slow origin busy.
 pub(super) const COPIES_MAX: usize = 64;
@@ -63,7 +66,11 @@ impl Cache {
                     self.work.after(seen, until.map(|at| self.reactor.sleep_until(at))).await;
                     continue;
                 }
-                Goal::Drain => self.drain_pass().await,
+                Goal::Drain => {
+                    let started = self.drain_pass().await;
+                    self.drain_passes.set(self.drain_passes.get() + 1);
+                    started
+                }
                 Goal::Aged => self.start_oldest(u64::MAX).await,
                 Goal::Free(need) if self.settings.order == Order::Fifo => self.start_oldest(need).await,
                 Goal::Free(need) => self.sweep(need).await,
@@ -80,8 +87,8 @@ impl Cache {
         if uncommitted && !self.failed.get() {
             self.commit().await;
         } else {
-            let again = self.quarantine.borrow().iter().map(|block| block.until).min();
-            let again = again.unwrap_or(self.reactor.now() + QUARANTINE).max(self.reactor.now() + Duration::from_millis(10));
+            let again = self.quarantine.borrow().next();
+            let again = again.unwrap_or(self.reactor.now() + WAIT_MIN).max(self.reactor.now() + Duration::from_millis(10));
             self.work.after(seen, Some(self.reactor.sleep_until(again))).await;
         }
     }
@@ -165,7 +172,7 @@ impl Cache {
     /// `fifo`: starts copies of the oldest blocks until `need` are on their way.
     async fn start_oldest(&self, need: u64) -> u64 {
         let aged = need == u64::MAX;
-        let mut started = 0;
+        let (mut started, mut skipped) = (0, 0);
         while started < need {
             self.copy_slot().await;
             let Some((origin, count, since)) = self.age.borrow().as_ref().and_then(|age| age.front()) else { break };
@@ -182,12 +189,45 @@ impl Cache {
                 self.with_age(super::index::age::AgeQueue::pop);
                 continue;
             };
-            if !self.eligible(&hit) {
+            if self.eligible(&hit) {
+                started += self.start_copy(hit, need - started);
+            } else if !self.skip_quarantined(&hit, count, &mut skipped) {
                 break;
             }
-            started += self.start_copy(hit, need - started);
         }
         started
+    }
+
+    /// Sends the oldest run to the end of the queue when it is left alone because its copy failed, so
+    /// that it holds up nothing else. False when it must be waited for, or all were skipped.
+    fn skip_quarantined(&self, oldest: &CachedExtent, count: u32, skipped: &mut usize) -> bool {
+        let now = self.reactor.now();
+        let range = LockRange::new(oldest.origin.0, u64::from(oldest.count));
+        let runs = self.age.borrow().as_ref().map_or(0, super::index::age::AgeQueue::len);
+        if !self.quarantine.borrow().holds(range, now) || *skipped >= runs {
+            return false;
+        }
+        *skipped += 1;
+        self.with_age(|age| {
+            if let Some((origin, _, _)) = age.front() {
+                age.pop();
+                age.push(now, origin, count);
+            }
+        });
+        true
+    }
+
+    /// Keeps the queue of ages in step with the index: runs that were replaced or dropped pile up in
+    /// it, and when they outnumber what is cached it is made anew, everything as old as the oldest.
+    pub(super) fn trim_age(&self) {
+        let state = self.state.borrow();
+        let mut age = self.age.borrow_mut();
+        let Some(age) = age.as_mut() else { return };
+        if age.len() as u64 > 2 * state.map.extents() + AGE_SLACK {
+            let mut extents: Vec<CachedExtent> = state.map.extents_from(OriginBlock(0)).collect();
+            extents.sort_unstable_by_key(|extent| extent.slot);
+            age.rebuild(extents.into_iter().map(|extent| (extent.origin, extent.count)));
+        }
     }
 
     /// `sweep`: starts copies of all that lies in the next stretch of slots.
@@ -287,45 +327,48 @@ impl Cache {
         started
     }
 
-    /// Commits and writes everything home; fails when a block cannot be written or an error latched.
+    /// Commits and writes everything home; fails when a block cannot be written, or an error latched.
+    /// What is written meanwhile may stay.
     pub(super) async fn drain(&self) -> Status {
-        let mut passes = 0;
-        loop {
+        let written = self.counts.writes.get();
+        for pass in 0..=DRAIN_PASSES_MAX {
             let status = self.commit().await;
             if !status.is_ok() {
+                self.draining.set(None);
                 return status;
             }
-            self.draining.set(Some(passes));
-            self.work.raise();
-            self.copies_idle().await;
+            self.draining.set(Some(pass));
+            self.pass_over().await;
             self.commit().await;
             // What was copied leaves only with the round after that.
             let left = {
                 let state = self.state.borrow();
                 state.map.used_blocks() + state.leaving_blocks
             };
-            passes += 1;
-            let stuck = !self.quarantine.borrow().is_empty();
-            if left == 0 || stuck || passes > DRAIN_PASSES_MAX || self.failed.get() || self.closed.get() {
+            if left == 0 || self.quarantine.borrow().blocks() > 0 || self.failed.get() || self.closed.get() {
                 self.draining.set(None);
-                let whole = !self.failed.get() && !(stuck && left > 0);
+                let whole = left == 0 && !self.failed.get();
                 return if whole { self.flush_origin().await } else { Status::IoError };
             }
         }
+        self.draining.set(None);
+        let disturbed = self.counts.writes.get() != written;
+        if disturbed && !self.failed.get() { self.flush_origin().await } else { Status::IoError }
     }
 
-    /// Waits until a drain pass has started all it could and every copy is over.
-    async fn copies_idle(&self) {
-        let mut quiet = 0;
-        while quiet < 2 && !self.closed.get() && !self.failed.get() {
-            let seen = self.work.count();
-            let busy = !self.copies.borrow().is_empty();
-            quiet = if busy { 0 } else { quiet + 1 };
-            let pause = self.reactor.sleep(Duration::from_millis(1));
-            self.work.after(seen, Some(pause)).await;
+    /// Waits until a drain pass that began after this call has started all it could, and every copy
+    /// is over. A pass may be under way already, so two must end.
+    async fn pass_over(&self) {
+        let wanted = self.drain_passes.get() + 2;
+        let busy = || !self.copies.borrow().is_empty() || !self.copied.borrow().is_empty();
+        while (self.drain_passes.get() < wanted || busy()) && !self.closed.get() && !self.failed.get() {
+            self.work.raise();
+            self.reactor.sleep(Duration::from_millis(1)).await;
         }
     }
 }
 
+/// Runs in the queue of ages beyond twice what is cached before it is made anew.
+const AGE_SLACK: u64 = 1024;
 /// Times a drain goes through the whole cache when writes go on meanwhile.
 const DRAIN_PASSES_MAX: u32 = 64;

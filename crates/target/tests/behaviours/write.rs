@@ -54,9 +54,11 @@ fn behaviour_17_what_finds_no_room_goes_to_the_origin() {
         let status = life.status();
         assert_eq!((status.free, status.around, status.allocated, status.writes), (0, 8, 8, 16));
         assert_eq!(life.read(0, 16).await, [3; 16]);
-        let written: Vec<Seen> =
-            rig.tape.borrow().on(Disk::Origin).filter(|step| step.writes()).map(|step| step.seen.clone()).collect();
-        assert_eq!(written, [Seen::Write(64, 64, false)]);
+        // Writeback of the full cache may have begun; what went past it is one request.
+        let tape = rig.tape.borrow();
+        let past = tape.on(Disk::Origin).filter(|step| step.writes()).map(|step| step.seen.clone());
+        let past: Vec<Seen> = past.filter(|seen| !matches!(seen, Seen::Write(..64, ..))).collect();
+        assert_eq!(past, [Seen::Write(64, 64, false)]);
     });
 }
 

@@ -6,3 +6,4 @@ mod support;
 
 mod metadata;
 mod order;
+mod origin_errors;

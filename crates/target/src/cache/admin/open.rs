@@ -379,6 +379,7 @@ fn build(reactor: &Reactor, pool: &BufferPool, setup: &Setup, geometry: Geometry
         below_watermark: Cell::new(false),
         bypass_began: Cell::new(None),
         draining: Cell::new(None),
+        drain_passes: Cell::new(0),
         cleaner: Cell::new(setup.options.cleaner),
         failed: Cell::new(false),
         suspended: Cell::new(false),

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use super::super::Cache;
 use super::super::state::{Action, Planned};
-use super::super::writeback::Quarantined;
 
 /// A snapshot of a cache; blocks unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,7 +92,11 @@ impl Cache {
         let metadata_bytes = metadata.as_ref().map_or(0, |metadata| metadata.memory_bytes());
         self.metadata.set(metadata);
         let age_bytes = self.age.borrow().as_ref().map_or(0, |age| age.memory_bytes());
-        let memory = state.map.memory_bytes() + state.free.memory_bytes() + metadata_bytes + age_bytes;
+        let memory = state.map.memory_bytes()
+            + state.free.memory_bytes()
+            + metadata_bytes
+            + age_bytes
+            + self.quarantine.borrow().memory_bytes();
         let counts = &self.counts;
         CacheStatus {
             failed: self.failed.get(),
@@ -102,7 +105,7 @@ impl Cache {
             free: u64::from(state.free.free_blocks()),
             writeback: self.busy_blocks.get(),
             dirty: state.map.used_blocks(),
-            quarantined: self.quarantine.borrow().iter().map(Quarantined::blocks).sum(),
+            quarantined: self.quarantine.borrow().blocks(),
             reads: counts.reads.get(),
             read_hits: counts.read_hits.get(),
             writes: counts.writes.get(),

@@ -47,6 +47,8 @@ pub const BLOCKS_MAX: u64 = u32::MAX as u64;
 const MAGIC: u32 = 0x2348_9321;
 const VERSION: u32 = 1;
 const SECTOR_BYTES: u64 = 512;
+/// Sequence numbers above this are damage: below it there is room for 2^48 more commits.
+const SEQ_COUNT_MAX: u64 = u64::MAX - (1 << 48);
 
 /// Why a device cannot be a cache, or is not the cache that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -96,6 +98,12 @@ pub enum FormatError {
     Overflow {
         /// The recorded number of blocks.
         blocks: u64,
+    },
+    /// The recorded sequence number leaves no room for commits; no cache gets there by itself.
+    #[error("The superblock is damaged: its sequence number {seq_count} is next to the last; run `forebay cache dump`")]
+    SeqCount {
+        /// The recorded sequence number.
+        seq_count: u64,
     },
     /// The superblock records a cache of no blocks.
     #[error("The superblock records no blocks: format the device anew")]
@@ -309,6 +317,9 @@ impl Media {
         let (_zero, rest) = take_u32(rest);
         let (blocks, rest) = take_u64(rest);
         let (seq_count, _zero) = take_u64(rest);
+        if seq_count > SEQ_COUNT_MAX {
+            return Err(FormatError::SeqCount { seq_count });
+        }
         let superblock = Superblock { block_bytes: recorded_bytes, blocks, seq_count };
         let geometry = Geometry::recorded(&superblock, device_bytes, start_sector, block_bytes)?;
         Ok(Media::Formatted(geometry, superblock))

@@ -89,29 +89,15 @@ impl AgeQueue {
         self.items.is_empty()
     }
 
-    /// Drops the runs that `keep` refuses; the times of the others become those of their elders.
-    pub fn retain(&mut self, mut keep: impl FnMut(OriginBlock, u32) -> bool) {
-        let times: Vec<(u64, Duration)> = self.marks.drain(..).collect();
-        let (mut index, mut kept, mut mark) = (self.first, 0, 0);
-        let mut marks = VecDeque::new();
-        let first = self.first;
-        self.items.retain(|&item| {
-            let stays = keep(OriginBlock(item >> COUNT_BITS), count_of(item));
-            while times.get(mark).is_some_and(|&(from, _)| from <= index) {
-                mark += 1;
-            }
-            let time = mark.checked_sub(1).and_then(|at| times.get(at)).map_or(Duration::ZERO, |&(_, time)| time);
-            if stays {
-                if marks.back().is_none_or(|&(_, last)| last != time) {
-                    marks.push_back((first + kept, time));
-                }
-                kept += 1;
-            }
-            index += 1;
-            stays
-        });
+    /// Starts anew with `runs`, all as old as the oldest was.
+    pub fn rebuild(&mut self, runs: impl Iterator<Item = (OriginBlock, u32)>) {
+        let oldest = self.marks.front().map_or(Duration::ZERO, |&(_, time)| time);
+        self.items.clear();
+        self.marks.clear();
+        for (origin, count) in runs {
+            self.push(oldest, origin, count);
+        }
         self.items.shrink_to_fit();
-        self.marks = marks;
     }
 
     /// Bytes allocated.
@@ -149,15 +135,13 @@ mod tests {
     }
 
     #[test]
-    fn dropping_runs_keeps_the_times_of_the_others() {
+    fn a_queue_made_anew_is_as_old_as_its_oldest() {
         let mut queue = AgeQueue::new(SECOND);
         for second in 1..6 {
             queue.push(SECOND * second, OriginBlock(u64::from(second)), 1);
         }
         queue.pop();
-        queue.retain(|origin, _| origin.0 % 2 == 1);
-        assert_eq!(queue.front(), Some((OriginBlock(3), 1, SECOND * 3)));
-        queue.pop();
-        assert_eq!(queue.front(), Some((OriginBlock(5), 1, SECOND * 5)));
+        queue.rebuild([(OriginBlock(9), 2), (OriginBlock(3), 1)].into_iter());
+        assert_eq!((queue.len(), queue.front()), (2, Some((OriginBlock(9), 2, SECOND * 2))));
     }
 }

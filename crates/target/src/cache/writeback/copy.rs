@@ -7,7 +7,6 @@
 //! The invariants are those of the parent module.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use forebay_block::{Bio, call};
 
@@ -17,9 +16,6 @@ use crate::lock::LockRange;
 
 /// Largest copy, bytes.
 const COPY_BYTES_MAX: u64 = 1 << 20;
-/// First wait before a quarantined block is tried again; doubles up to the maximum.
-pub(super) const QUARANTINE: Duration = Duration::from_secs(1);
-const QUARANTINE_MAX: Duration = Duration::from_secs(60);
 
 /// A run of origin blocks on its way home, from one or more runs of slots.
 pub(in super::super) struct CopyRun {
@@ -42,19 +38,6 @@ impl CopyRun {
     }
 }
 
-/// A block whose copy failed.
-pub(in super::super) struct Quarantined {
-    range: LockRange,
-    pub(super) until: Duration,
-    wait: Duration,
-}
-
-impl Quarantined {
-    pub(in super::super) fn blocks(&self) -> u64 {
-        self.range.count()
-    }
-}
-
 impl Cache {
     /// Whether a copy of `extent` may start.
     pub(super) fn eligible(&self, extent: &CachedExtent) -> bool {
@@ -63,9 +46,7 @@ impl Cache {
         }
         let range = LockRange::new(extent.origin.0, u64::from(extent.count));
         let now = self.reactor.now();
-        !self.locks.is_locked(range)
-            && !self.is_leaving(range)
-            && !self.quarantine.borrow().iter().any(|block| block.until > now && block.range.overlaps(range))
+        !self.locks.is_locked(range) && !self.is_leaving(range) && !self.quarantine.borrow().holds(range, now)
     }
 
     /// Starts a copy that begins with `seed` and takes cached neighbours on both sides along, at
@@ -175,7 +156,7 @@ impl Cache {
         if left < run.blocks() {
             self.uncleared.borrow_mut().push((run.range(), self.rounds_started.get() + 1));
         }
-        self.quarantine.borrow_mut().retain(|block| !block.range.overlaps(run.range()));
+        self.quarantine.borrow_mut().release(run.range());
         self.leave_copies(&run);
         run.extents.clear();
         self.spare_runs.borrow_mut().push(run.extents);
@@ -191,7 +172,8 @@ impl Cache {
         self.copy_ended.raise();
     }
 
-    /// I4: blocks stay cached; more than one are tried again in halves, one goes into quarantine.
+    /// I4: blocks stay cached; more than one are tried again in halves, one goes into quarantine, and
+    /// so do all when everything fails.
     fn copy_failed(&self, run: CopyRun) {
         let mut state = self.state.borrow_mut();
         for extent in &run.extents {
@@ -212,14 +194,15 @@ impl Cache {
         }
         drop(state);
         self.leave_copies(&run);
-        if run.blocks() > 1 && !self.failed.get() {
+        let now = self.reactor.now();
+        let blocks = u32::try_from(run.blocks()).expect("a copy is short");
+        if run.blocks() > 1 && !self.failed.get() && self.quarantine.borrow().may_split() {
+            self.with_age(|age| age.push_front(run.origin(), blocks, now));
             self.retry_in_halves(&run);
         } else {
-            self.put_in_quarantine(run.range());
+            self.with_age(|age| age.push(now, run.origin(), blocks));
+            self.quarantine.borrow_mut().put(run.range(), now);
         }
-        self.with_age(|age| {
-            age.push_front(run.origin(), u32::try_from(run.blocks()).expect("a copy is short"), self.reactor.now())
-        });
     }
 
     fn retry_in_halves(&self, run: &CopyRun) {
@@ -244,20 +227,6 @@ impl Cache {
     /// Starts a copy of `extent` alone, without neighbours.
     pub(super) fn start_exactly(&self, extent: CachedExtent) {
         self.start_copy(extent, u64::from(extent.count));
-    }
-
-    fn put_in_quarantine(&self, range: LockRange) {
-        let mut quarantine = self.quarantine.borrow_mut();
-        let before = quarantine.iter().find(|block| block.range == range).map(|block| block.wait);
-        let wait = before.map_or(QUARANTINE, |wait| (wait * 2).min(QUARANTINE_MAX));
-        quarantine.retain(|block| block.range != range);
-        quarantine.push(Quarantined { range, until: self.reactor.now() + wait, wait });
-        if before.is_none() {
-            tracing::warn!(
-                "write cache: block {} cannot be written to the origin; it stays cached and is tried again",
-                range.start()
-            );
-        }
     }
 
     /// Waits until no copy of a block in `range` is on its way.

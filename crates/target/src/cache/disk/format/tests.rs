@@ -105,7 +105,7 @@ fn a_cache_half_formatted_is_a_fresh_device() {
 fn what_was_encoded_is_read_back() {
     for (device_bytes, start_sector, block_bytes) in [(64 * MIB, 0, 4096), (MIB, 3, 512), (200 * MIB, 8, 65_536)] {
         let geometry = Geometry::for_device(device_bytes, start_sector, block_bytes).unwrap();
-        for seq_count in [0, 1, 1 << 48, u64::MAX] {
+        for seq_count in [0, 1, 1 << 48, u64::MAX - (1 << 48)] {
             let read = Media::read(&media(&geometry, seq_count), device_bytes, start_sector, block_bytes);
             assert_eq!(read, Ok(Media::Formatted(geometry, geometry.superblock(seq_count))));
         }
@@ -145,4 +145,12 @@ fn the_recorded_number_of_blocks_rules() {
     }
     put(&mut smaller, 16, &0_u64.to_le_bytes());
     assert_eq!(Media::read(&smaller, 64 * MIB, 0, 4096), Err(FormatError::NoBlocks));
+}
+
+#[test]
+fn a_sequence_number_next_to_the_last_is_damage() {
+    let geometry = Geometry::for_device(64 * MIB, 0, 4096).unwrap();
+    for seq_count in [u64::MAX, u64::MAX - 1, u64::MAX - (1 << 48) + 1] {
+        assert_eq!(Media::read(&media(&geometry, seq_count), 64 * MIB, 0, 4096), Err(FormatError::SeqCount { seq_count }));
+    }
 }
