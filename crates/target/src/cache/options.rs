@@ -7,7 +7,7 @@
 //! 1. Defaults, limits, the rules for numbers and the first words of every error are the kernel's.
 //! 2. Option names ignore case and may be repeated; the last one counts. Words behind the counted
 //!    ones are ignored.
-//! 3. Four options are our own, and the kernel refuses a line with them. Their words come on top of
+//! 3. Three options are our own, and the kernel refuses a line with them. Their words come on top of
 //!    the 18 that the kernel allows:
 //!
 //! | Option | Meaning | Default |
@@ -15,7 +15,6 @@
 //! | `overwrite new` or `place` | write a committed block anew, so that groups are atomic, or in place as the kernel does | `place` |
 //! | `order fifo` or `sweep` | write back the oldest blocks first as the kernel does, or stretch by stretch of slots, so that long runs become free | `sweep` |
 //! | `full bypass` or `wait` | what a write does that finds no free block: go to the origin, or wait | `bypass` |
-//! | `side FILE` | keep the identity of the origin and checksums of the metadata in this file | none |
 //!
 //! Units are in the names: sectors of 512 bytes, blocks of the cache, milliseconds, percent.
 //!
@@ -149,8 +148,6 @@ pub struct CacheOptions {
     pub order: Option<Order>,
     /// What a write does that finds no free block.
     pub full: Option<Full>,
-    /// Path of the side file.
-    pub side: Option<String>,
 }
 
 impl CacheArgs {
@@ -250,7 +247,6 @@ impl CacheOptions {
             "overwrite" => self.overwrite = Some(choice(value, [("new", Overwrite::New), ("place", Overwrite::Place)])?),
             "order" => self.order = Some(choice(value, [("fifo", Order::Fifo), ("sweep", Order::Sweep)])?),
             "full" => self.full = Some(choice(value, [("bypass", Full::Bypass), ("wait", Full::Wait)])?),
-            "side" => self.side = Some(value.to_owned()),
             _ => return None,
         }
         Some(())
@@ -313,7 +309,6 @@ impl CacheOptions {
             ("overwrite", overwrite),
             ("order", order),
             ("full", full),
-            ("side", self.side.as_deref().map(escaped)),
         ];
         let mut words = Vec::new();
         for (name, value) in given {
@@ -357,7 +352,7 @@ fn own_words(words: &[&str]) -> usize {
 }
 
 fn is_own(name: &str) -> bool {
-    ["overwrite", "order", "full", "side"].contains(&name)
+    ["overwrite", "order", "full"].contains(&name)
 }
 
 fn takes_argument(name: &str) -> bool {

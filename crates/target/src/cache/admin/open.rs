@@ -144,6 +144,7 @@ pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<
         None => (ExtentMap::new(), FreeSpace::new(geometry.blocks())),
         Some(recovered) => {
             mend(fast, &mut metadata, &recovered).await?;
+            warn_of_identity(recovered.map.used_blocks());
             (recovered.map, recovered.free)
         }
     };
@@ -299,6 +300,16 @@ async fn mend(fast: &dyn Target, metadata: &mut Metadata, recovered: &Recovered)
         return Err(OpenError::Device { what });
     }
     flush(fast, what).await
+}
+
+/// Says what the format cannot tell.
+fn warn_of_identity(dirty: u64) {
+    if dirty > 0 {
+        tracing::warn!(
+            "write cache: {dirty} dirty blocks were found; the format does not record which origin they belong to, so only its \
+             size was checked: make sure that this is the right one"
+        );
+    }
 }
 
 fn settings(setup: &Setup, geometry: &Geometry) -> Settings {
