@@ -22,6 +22,7 @@ need linux.uml:user-mode-linux dmsetup:dmsetup fio:fio cc:gcc python3:python3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cache_mib=$((mib * 5 / 2)) sizes='512 1024 2048 4096'
+sizes_flags=$(printf -- '--block-size %s ' $sizes)
 cat >"$work/guest.sh" <<GUEST
 set -e
 dd if=/dev/zero of=/dev/ram0 bs=1M count=$cache_mib oflag=direct status=none
@@ -49,7 +50,8 @@ for pair in $(seq "$pairs"); do
   awk -v round="$pair" '/^figure /{kib[$2] += $3; ms[$2] += $4} END{for (bs in kib)
     printf "{\"round\":%d,\"block_size\":%d,\"who\":\"dm-writecache\",\"mib_s\":%.1f}\n", round, bs, kib[bs] / 1.024 / ms[bs]}' \
     "$work/kernel" >>"$work/figures"
-  "$forebay" bench writecache --size "${mib}M" --json >"$work/ours"
+  # shellcheck disable=SC2086 # one option for each size
+  "$forebay" bench writecache --size "${mib}M" --json ${sizes_flags} >"$work/ours"
   python3 - "$pair" "$work/ours" $sizes >>"$work/figures" <<'PYTHON'
 import json, sys
 rows = {row["block_size"]: row for row in json.load(open(sys.argv[2]))["rows"]}
