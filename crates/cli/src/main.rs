@@ -31,9 +31,20 @@ use crate::failure::Outcome;
 use crate::flags::{CacheCommand, Command, Flags};
 
 fn main() -> ExitCode {
+    abort_on_panic();
     let flags = Flags::parse();
     log_to_stderr(flags.verbose);
     run(flags.command).unwrap_or_else(|failure| failure.report())
+}
+
+/// A panic is a bug, and a process with a bug stops at once: what was flushed survives that, and
+/// nothing that follows from the bug is written.
+fn abort_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        report(info);
+        std::process::abort();
+    }));
 }
 
 fn run(command: Command) -> Outcome {
