@@ -26,7 +26,7 @@ const ZERO_BYTES: u32 = 65_536;
 impl Cache {
     /// Serves a discard.
     pub(super) async fn discard(self: Rc<Self>, bio: Bio) {
-        self.counts.discards.set(self.counts.discards.get() + 1);
+        self.count_discard(bio.bytes() / self.block_bytes());
         let (inner, outer) = self.blocks_of(&bio);
         let guard = self.locks.lock(LockRange::new(outer.start.0, outer.end.0 - outer.start.0)).await;
         self.writeback_left(&outer).await;
@@ -65,7 +65,7 @@ impl Cache {
         if status.is_ok() && bio.flags().fua {
             status = self.commit().await.and(self.flush_origin().await);
         }
-        bio.end(status);
+        self.end_or_hold(bio, status);
     }
 
     /// Zeroes whole blocks, from byte `from` to byte `to`, on the origin and drops their copies.

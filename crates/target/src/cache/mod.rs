@@ -88,6 +88,11 @@ struct Counts {
     blocked: Cell<u64>,
     flushes: Cell<u64>,
     discards: Cell<u64>,
+    discarded: Cell<u64>,
+    /// Requests over blocks that were cached, not committed and committed: the kernel's line counts
+    /// these, and not their blocks.
+    open_runs: Cell<u64>,
+    committed_runs: Cell<u64>,
     /// Requests that writes of the cache sent to the fast device.
     runs: Cell<u64>,
 }

@@ -33,10 +33,20 @@ impl Cache {
     pub(super) async fn write(self: Rc<Self>, bio: Bio) {
         let status = self.write_all(&bio).await;
         let status = if status.is_ok() && bio.flags().fua { self.commit().await } else { status };
+        self.end_or_hold(bio, status);
+    }
+
+    /// Ends a bio; but one that waited for space when the cache was suspended begins anew once it is
+    /// resumed, so that a suspend does not wait for an origin that takes nothing.
+    pub(super) fn end_or_hold(&self, bio: Bio, status: Status) {
+        if status == Status::Again && self.suspended.get() {
+            return self.waiting.borrow_mut().push_back(bio);
+        }
         bio.end(status);
     }
 
-    /// Writes all of `bio` without ending it; waits for space where the options say so.
+    /// Writes all of `bio` without ending it; waits for space where the options say so, and gives up
+    /// with [`Status::Again`] when the cache is suspended meanwhile.
     pub(super) async fn write_all(&self, bio: &Bio) -> Status {
         let mut plan = self.plans.borrow_mut().pop().unwrap_or_default();
         let mut next = self.first_block(bio);
@@ -57,6 +67,10 @@ impl Cache {
             }
             drop(guard);
             if plan.is_empty() {
+                if self.suspended.get() {
+                    status = Status::Again;
+                    break;
+                }
                 self.counts.blocked.set(self.counts.blocked.get() + 1);
                 self.want_superseded();
                 self.work.raise();

@@ -331,6 +331,7 @@ impl Cache {
     /// What is written meanwhile may stay.
     pub(super) async fn drain(&self) -> Status {
         let written = self.counts.writes.get();
+        self.quarantine.borrow_mut().try_now();
         for pass in 0..=DRAIN_PASSES_MAX {
             let status = self.commit().await;
             if !status.is_ok() {

@@ -4,6 +4,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod admin;
+mod errors;
 mod metadata;
 mod order;
 mod origin_errors;
+mod partial;
+mod supersede;

@@ -55,6 +55,7 @@ impl Cache {
     /// the cache. With `flush_on_suspend` everything is written home first.
     pub async fn suspend(&self) -> Status {
         self.suspended.set(true);
+        self.space.raise();
         self.settled().await;
         let mut status = self.commit().await;
         if self.flush_on_suspend.replace(false) && status.is_ok() {

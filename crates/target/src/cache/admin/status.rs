@@ -42,6 +42,12 @@ pub struct CacheStatus {
     pub flushes: u64,
     /// Discards asked.
     pub discards: u64,
+    /// Blocks discarded.
+    pub discarded: u64,
+    /// Requests over blocks that were not committed: a run counts once.
+    pub hit_uncommitted_runs: u64,
+    /// Requests over committed blocks.
+    pub hit_committed_runs: u64,
     /// Requests that writes sent to the fast device.
     pub write_requests: u64,
     /// Free runs of slots, and the longest.
@@ -55,7 +61,8 @@ pub struct CacheStatus {
 }
 
 impl CacheStatus {
-    /// The kernel's status line: `err blocks free writeback` and ten counters.
+    /// The kernel's status line: `err blocks free writeback` and ten counters. They count blocks, but
+    /// for the overwrites, of which a request over consecutive slots is one, the waits and the flushes.
     #[must_use]
     pub fn line(&self) -> String {
         let mut line = String::new();
@@ -67,13 +74,13 @@ impl CacheStatus {
             self.reads,
             self.read_hits,
             self.writes,
-            self.hit_uncommitted,
-            self.hit_committed,
+            self.hit_uncommitted_runs,
+            self.hit_committed_runs,
             self.around,
             self.allocated,
             self.blocked,
             self.flushes,
-            self.discards,
+            self.discarded,
         ];
         for (at, number) in numbers.iter().enumerate() {
             let space = if at == 0 { "" } else { " " };
@@ -116,6 +123,9 @@ impl Cache {
             blocked: counts.blocked.get(),
             flushes: counts.flushes.get(),
             discards: counts.discards.get(),
+            discarded: counts.discarded.get(),
+            hit_uncommitted_runs: counts.open_runs.get(),
+            hit_committed_runs: counts.committed_runs.get(),
             write_requests: counts.runs.get(),
             free_runs: u64::from(state.free.runs()),
             free_longest: u64::from(state.free.longest()),
@@ -138,6 +148,9 @@ impl Cache {
             &counts.blocked,
             &counts.flushes,
             &counts.discards,
+            &counts.discarded,
+            &counts.open_runs,
+            &counts.committed_runs,
             &counts.runs,
         ] {
             count.set(0);
@@ -149,12 +162,23 @@ impl Cache {
         let blocks = u64::from(planned.count);
         add(&counts.writes, blocks);
         match planned.action {
-            Action::InPlace { open: true, .. } => add(&counts.hit_open, blocks),
-            Action::InPlace { open: false, .. } => add(&counts.hit_committed, blocks),
+            Action::InPlace { open: true, .. } => {
+                add(&counts.hit_open, blocks);
+                add(&counts.open_runs, 1);
+            }
+            Action::InPlace { open: false, .. } => {
+                add(&counts.hit_committed, blocks);
+                add(&counts.committed_runs, 1);
+            }
             Action::Fresh { .. } => add(&counts.allocated, blocks),
             Action::Bypass => return add(&counts.around, blocks),
         }
         add(&counts.runs, 1);
+    }
+
+    pub(in super::super) fn count_discard(&self, blocks: u64) {
+        add(&self.counts.discards, 1);
+        add(&self.counts.discarded, blocks);
     }
 
     pub(in super::super) fn count_read(&self, hit: bool, blocks: u64) {

@@ -94,6 +94,14 @@ impl Quarantine {
         overlapping.into_iter().any(|(_, held)| held.until > now)
     }
 
+    /// Lets every block be tried again at once; those that fail again wait longer than before.
+    pub(in super::super) fn try_now(&mut self) {
+        self.failures = 0;
+        for held in self.ranges.values_mut() {
+            held.until = Duration::ZERO;
+        }
+    }
+
     /// When the next block may be tried again.
     pub(in super::super) fn next(&self) -> Option<Duration> {
         self.ranges.values().map(|held| held.until).min()
