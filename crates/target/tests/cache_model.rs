@@ -1,4 +1,5 @@
 //! The write cache against a plain array, without crashes: random requests, options and restarts.
+#![allow(clippy::unwrap_used, clippy::large_futures, reason = "a test that fails may panic, and runs one future at a time")]
 
 mod support;
 

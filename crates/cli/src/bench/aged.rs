@@ -130,9 +130,8 @@ async fn load(side: &Side, buffers: &Buffers) -> Result<(), BenchError> {
     let mut left = LOAD_TOTAL;
     while left > 0 {
         let bytes: u32 = [4 << 10, 32 << 10, 512 << 10][rng.usize(..3)];
-        let sectors: Vec<Sector> = (0..DEPTH)
-            .map(|_| Sector(rng.u64(..LOAD_BYTES / u64::from(bytes)) * u64::from(bytes) / 512))
-            .collect();
+        let sectors: Vec<Sector> =
+            (0..DEPTH).map(|_| Sector(rng.u64(..LOAD_BYTES / u64::from(bytes)) * u64::from(bytes) / 512)).collect();
         if !write_all(&side.target, buffers, &sectors, bytes).await.is_ok() {
             return Err(BenchError("a write of the load failed".to_owned()));
         }

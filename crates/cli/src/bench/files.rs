@@ -90,7 +90,12 @@ pub async fn run(reactor: &Reactor, folder: &Path, bytes: u64, sizes: &[u32]) ->
         }
         let speed = |times: &[Duration]| Spread::of(times.iter().map(|time| mib_s(bytes, *time))).median;
         let ratios = ons.iter().zip(&raws).map(|(on, raw)| raw.as_secs_f64() / on.as_secs_f64());
-        lines.push(FileLine { block_size: block_bytes, on_mib_s: speed(&ons), raw_mib_s: speed(&raws), on_over_raw: Spread::of(ratios) });
+        lines.push(FileLine {
+            block_size: block_bytes,
+            on_mib_s: speed(&ons),
+            raw_mib_s: speed(&raws),
+            on_over_raw: Spread::of(ratios),
+        });
     }
     Ok(lines)
 }
@@ -98,7 +103,8 @@ pub async fn run(reactor: &Reactor, folder: &Path, bytes: u64, sizes: &[u32]) ->
 /// Makes a file of `bytes` and writes it whole.
 async fn scratch(reactor: &Reactor, folder: &Path, name: &str, bytes: u64, buffers: &Buffers) -> Result<Scratch, BenchError> {
     let path = folder.join(format!("forebay-bench-{name}-{}.img", std::process::id()));
-    let file = std::fs::File::create_new(&path).map_err(|error| BenchError(format!("cannot make {}: {error}", path.display())))?;
+    let file =
+        std::fs::File::create_new(&path).map_err(|error| BenchError(format!("cannot make {}: {error}", path.display())))?;
     file.set_len(bytes).map_err(failed)?;
     drop(file);
     let device = FileDevice::open(reactor, &path, &FileOptions::default()).map_err(failed)?;
@@ -115,5 +121,9 @@ async fn timed(target: &Rc<dyn Target>, buffers: &Buffers, sectors: &[Sector]) -
     let written = write_all(target, buffers, sectors, REQUEST_BYTES).await;
     let flushed = call(&**target, Bio::flush()).await.status();
     let time = clock.elapsed();
-    if written.and(flushed).is_ok() { Ok(time) } else { Err(BenchError(format!("a write to the {} failed: is the disk full?", target.kind()))) }
+    if written.and(flushed).is_ok() {
+        Ok(time)
+    } else {
+        Err(BenchError(format!("a write to the {} failed: is the disk full?", target.kind())))
+    }
 }

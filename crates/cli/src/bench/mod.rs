@@ -119,7 +119,8 @@ async fn measure(reactor: &Reactor, flags: &WritecacheFlags, sizes: &[u32]) -> R
         let lines = files::run(reactor, folder, flags.size, sizes).await?;
         return Ok(lines.into_iter().map(Row::Files).collect());
     }
-    let lines = writecache::run(reactor, flags.size, sizes, |line| told(&format!("measured {} byte blocks", line.block_size))).await?;
+    let lines =
+        writecache::run(reactor, flags.size, sizes, |line| told(&format!("measured {} byte blocks", line.block_size))).await?;
     let mut rows: Vec<Row> = lines.into_iter().map(Row::Speed).collect();
     if flags.aged {
         for &size in sizes {
@@ -150,20 +151,37 @@ fn describe(row: &Row) -> (&'static str, String, String) {
     match row {
         Row::Speed(line) => (
             "speed",
-            format!("{:>6} {:>9} {:>9} {:>9} {:>9}  {:<22} {:<22} {}", "block", "off", "on", "raw", "memcpy", "on/off", "on/raw", "raw/memcpy"),
+            format!(
+                "{:>6} {:>9} {:>9} {:>9} {:>9}  {:<22} {:<22} {}",
+                "block", "off", "on", "raw", "memcpy", "on/off", "on/raw", "raw/memcpy"
+            ),
             format!(
                 "{:>6} {:>9.0} {:>9.0} {:>9.0} {:>9.0}  {:<22} {:<22} {}",
-                line.block_size, line.off_mib_s, line.on_mib_s, line.raw_mib_s, line.memcpy_mib_s,
-                line.on_over_off.to_string(), line.on_over_raw.to_string(), line.raw_over_memcpy
+                line.block_size,
+                line.off_mib_s,
+                line.on_mib_s,
+                line.raw_mib_s,
+                line.memcpy_mib_s,
+                line.on_over_off.to_string(),
+                line.on_over_raw.to_string(),
+                line.raw_over_memcpy
             ),
         ),
         Row::Aged(line) => (
             "aged",
-            format!("{:>6} {:>9} {:>9} {:>12}  {:<22} {}", "block", "aged", "fresh", "requests/wr", "aged/fresh", "free runs, longest"),
+            format!(
+                "{:>6} {:>9} {:>9} {:>12}  {:<22} {}",
+                "block", "aged", "fresh", "requests/wr", "aged/fresh", "free runs, longest"
+            ),
             format!(
                 "{:>6} {:>9.0} {:>9.0} {:>12.2}  {:<22} {}, {}",
-                line.block_size, line.aged_mib_s, line.fresh_mib_s, line.requests_per_write,
-                line.aged_over_fresh.to_string(), line.free_runs, line.free_longest
+                line.block_size,
+                line.aged_mib_s,
+                line.fresh_mib_s,
+                line.requests_per_write,
+                line.aged_over_fresh.to_string(),
+                line.free_runs,
+                line.free_longest
             ),
         ),
         Row::Files(line) => (

@@ -64,7 +64,14 @@ const MARGIN: f64 = 56.0;
 ///
 /// # Errors
 /// When the file cannot be written.
-pub fn write_html(path: &Path, title: &str, about: &str, steps: &[String], curves: &[Curve], table: &str) -> Result<(), BenchError> {
+pub fn write_html(
+    path: &Path,
+    title: &str,
+    about: &str,
+    steps: &[String],
+    curves: &[Curve],
+    table: &str,
+) -> Result<(), BenchError> {
     let mut page = String::new();
     let plot = plot(steps, curves);
     write!(
@@ -77,7 +84,8 @@ pub fn write_html(path: &Path, title: &str, about: &str, steps: &[String], curve
         escape(table),
     )
     .map_err(failed)?;
-    std::fs::write(path, page).map_err(|error| BenchError(format!("cannot write {}: {error}; choose another file for --html", path.display())))
+    std::fs::write(path, page)
+        .map_err(|error| BenchError(format!("cannot write {}: {error}; choose another file for --html", path.display())))
 }
 
 fn escape(text: &str) -> String {
@@ -97,10 +105,12 @@ fn plot(steps: &[String], curves: &[Curve]) -> String {
         let _ = write!(svg, "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{value:.0}</text>", MARGIN - 6.0, height + 4.0);
     }
     for (at, step) in steps.iter().enumerate() {
-        let _ = write!(svg, "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>", x(at), HEIGHT - MARGIN + 18.0, escape(step));
+        let _ =
+            write!(svg, "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>", x(at), HEIGHT - MARGIN + 18.0, escape(step));
     }
     for (place, curve) in curves.iter().enumerate() {
-        let points: Vec<String> = curve.values.iter().enumerate().map(|(at, value)| format!("{:.1},{:.1}", x(at), y(*value))).collect();
+        let points: Vec<String> =
+            curve.values.iter().enumerate().map(|(at, value)| format!("{:.1},{:.1}", x(at), y(*value))).collect();
         let colour = curve.colour;
         let _ = write!(svg, "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>", points.join(" "));
         let left = MARGIN + 150.0 * place as f64;

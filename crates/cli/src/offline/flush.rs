@@ -44,7 +44,7 @@ pub fn flush(flags: &FlushFlags) -> Outcome {
         let devices = Devices::new(reactor, FileOptions { lock_wait: LOCK_WAIT, ..FileOptions::default() });
         let name = flags.place.cache.display().to_string();
         let stack = Stack::open_on(&devices, pool, &name, &table, false).await.map_err(|error| Failure::of(&error))?;
-        let drained = drain(&stack, flags.place.json).await;
+        let drained = Box::pin(drain(&stack, flags.place.json)).await;
         let closed = stack.close().await.map_err(|error| Failure::of(&error));
         drained.and(closed).map(|()| ExitCode::SUCCESS)
     })

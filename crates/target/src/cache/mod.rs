@@ -55,6 +55,7 @@ const CHANGES_MAX: usize = 256;
 
 /// The options as numbers that are ready for use.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "options are independent of each other")]
 struct Settings {
     autocommit_blocks: u32,
     autocommit_time: Duration,

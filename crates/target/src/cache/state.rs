@@ -54,6 +54,7 @@ pub(super) struct Planned {
 
 /// How writes choose; fixed when the cache is opened, but for `cleaner`.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "rules are independent of each other")]
 pub(super) struct WriteRules {
     /// Every overwrite goes to a fresh slot, so that groups are atomic.
     pub(super) overwrite_new: bool,

@@ -30,6 +30,7 @@ use forebay_block::{Bio, SectorCount, Status, call};
 
 use super::Cache;
 use super::disk::entry::{ENTRY_BYTES, Entry, SEQ_FREE};
+use super::index::age::AgeQueue;
 use super::index::{CacheSlot, CachedExtent, OriginBlock, Piece, SlotRun, State as BlockState};
 use super::options::Order;
 use crate::lock::LockRange;
@@ -126,8 +127,8 @@ impl Cache {
         self.bypass_began.set(None);
         let Some(max_age) = self.settings.max_age else { return Goal::Rest(None) };
         let age = self.age.borrow();
-        let Some((_, _, since)) = age.as_ref().and_then(|age| age.front()) else { return Goal::Rest(None) };
-        let at = since.saturating_add(max_age - max_age / 16);
+        let Some((_, _, since)) = age.as_ref().and_then(AgeQueue::front) else { return Goal::Rest(None) };
+        let at = since.saturating_add(max_age * 15 / 16);
         if at <= now { Goal::Aged } else { Goal::Rest(Some(at)) }
     }
 
@@ -175,9 +176,9 @@ impl Cache {
         let (mut started, mut skipped) = (0, 0);
         while started < need {
             self.copy_slot().await;
-            let Some((origin, count, since)) = self.age.borrow().as_ref().and_then(|age| age.front()) else { break };
+            let Some((origin, count, since)) = self.age.borrow().as_ref().and_then(AgeQueue::front) else { break };
             let max_age = self.settings.max_age.unwrap_or_default();
-            if self.failed.get() || (aged && since.saturating_add(max_age - max_age / 16) > self.reactor.now()) {
+            if self.failed.get() || (aged && since.saturating_add(max_age * 15 / 16) > self.reactor.now()) {
                 break;
             }
             let range = origin..OriginBlock(origin.0 + u64::from(count));
@@ -186,7 +187,7 @@ impl Cache {
                 Piece::Hit(_) | Piece::Miss { .. } => None,
             });
             let Some(hit) = hit else {
-                self.with_age(super::index::age::AgeQueue::pop);
+                self.with_age(AgeQueue::pop);
                 continue;
             };
             if self.eligible(&hit) {
@@ -203,7 +204,7 @@ impl Cache {
     fn skip_quarantined(&self, oldest: &CachedExtent, count: u32, skipped: &mut usize) -> bool {
         let now = self.reactor.now();
         let range = LockRange::new(oldest.origin.0, u64::from(oldest.count));
-        let runs = self.age.borrow().as_ref().map_or(0, super::index::age::AgeQueue::len);
+        let runs = self.age.borrow().as_ref().map_or(0, AgeQueue::len);
         if !self.quarantine.borrow().holds(range, now) || *skipped >= runs {
             return false;
         }

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::Waker;
 
-use forebay_block::{Bio, HeapMemory, SECTOR_BYTES, Sector, Segments, Status};
+use forebay_block::{Bio, HeapMemory, Memory, SECTOR_BYTES, Sector, Segments, Status};
 
 use super::LogState;
 use super::format::{FLUSH, FUA, HEAD_BYTES, Head, MARK, Super};
@@ -39,7 +39,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    fn memory(self, bytes: u32) -> Box<HeapMemory> {
+    fn memory(self, bytes: u32) -> Box<dyn Memory> {
         Box::new(HeapMemory::new(bytes as usize, self.memory_align as usize))
     }
 

@@ -120,6 +120,11 @@ pub enum OpenError {
 /// # Errors
 /// [`OpenError`]; nothing was written to either device then, unless formatting itself failed.
 pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<Rc<Cache>, OpenError> {
+    // A large future that is awaited once: on the heap it does not swell whoever awaits it.
+    Box::pin(open_here(reactor, pool, setup)).await
+}
+
+async fn open_here(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<Rc<Cache>, OpenError> {
     check(&setup)?;
     let fast = &*setup.fast;
     let start = setup.options.start_sector();
@@ -164,7 +169,7 @@ fn check(setup: &Setup) -> Result<(), OpenError> {
         return Err(OpenError::BlockBelowLogical { needed });
     }
     let granularity = u64::from(fast.logical_bytes / 512);
-    if setup.options.start_sector() % granularity != 0 {
+    if !setup.options.start_sector().is_multiple_of(granularity) {
         return Err(OpenError::StartMisaligned { sectors: fast.logical_bytes / 512 });
     }
     let block_sectors = u64::from(setup.block_bytes / 512);

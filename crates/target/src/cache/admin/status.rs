@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 
 use super::super::Cache;
+use super::super::index::age::AgeQueue;
+use super::super::metadata::Metadata;
 use super::super::state::{Action, Planned};
 
 /// A snapshot of a cache; blocks unless said otherwise.
@@ -96,9 +98,9 @@ impl Cache {
     pub fn status(&self) -> CacheStatus {
         let state = self.state.borrow();
         let metadata = self.metadata.take();
-        let metadata_bytes = metadata.as_ref().map_or(0, |metadata| metadata.memory_bytes());
+        let metadata_bytes = metadata.as_ref().map_or(0, Metadata::memory_bytes);
         self.metadata.set(metadata);
-        let age_bytes = self.age.borrow().as_ref().map_or(0, |age| age.memory_bytes());
+        let age_bytes = self.age.borrow().as_ref().map_or(0, AgeQueue::memory_bytes);
         let memory = state.map.memory_bytes()
             + state.free.memory_bytes()
             + metadata_bytes

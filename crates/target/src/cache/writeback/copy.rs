@@ -174,6 +174,7 @@ impl Cache {
 
     /// I4: blocks stay cached; more than one are tried again in halves, one goes into quarantine, and
     /// so do all when everything fails.
+    #[expect(clippy::needless_pass_by_value, reason = "the copy is over; nobody may use the run again")]
     fn copy_failed(&self, run: CopyRun) {
         let mut state = self.state.borrow_mut();
         for extent in &run.extents {

@@ -10,7 +10,7 @@ use crate::lock::LockRange;
 
 /// First wait before a block is tried again; doubles up to the maximum.
 pub(in super::super) const WAIT_MIN: Duration = Duration::from_secs(1);
-const WAIT_MAX: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_mins(1);
 /// After so many failures in a row a failed run is not taken apart any more: the origin is gone.
 const FAILURES_MAX: u32 = 8;
 
