@@ -17,7 +17,7 @@ mod suite;
 mod tidy;
 mod tools;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -57,8 +57,8 @@ fn usage(reason: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The repository's root: the folder above this package.
+/// The repository's root: the folder above this package, where cargo runs it from.
 fn root() -> PathBuf {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.parent().unwrap_or(package).to_path_buf()
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    package.join("..")
 }
