@@ -32,10 +32,14 @@ use super::index::{CachedExtent, SlotRun};
 use super::metadata::Update;
 use super::state::CacheState;
 
-/// Superseded runs are cleared when there is one for so many blocks of the cache.
-const DUE_SHARE: u32 = 16;
-/// But not for fewer than this, unless space is short.
+/// Superseded runs are cleared on their own when there is one for so many blocks of the cache.
+const DUE_SHARE: u32 = 32;
+/// But not when they are fewer than this.
 const DUE_FEW: u32 = 64;
+/// A group of so many runs for each block of the cache is committed, so that its lists stay small.
+const OPEN_SHARE: u32 = 64;
+/// But not one of fewer runs than this.
+const OPEN_FEW: u32 = 512;
 
 /// Vectors of a round, kept for their memory.
 #[derive(Default)]
@@ -44,6 +48,14 @@ pub(super) struct Scratch {
     due: Vec<SlotRun>,
     written: Vec<SlotRun>,
     updates: Vec<Update>,
+}
+
+impl Scratch {
+    fn bytes(&self) -> usize {
+        self.group.capacity() * size_of::<CachedExtent>()
+            + (self.due.capacity() + self.written.capacity()) * size_of::<SlotRun>()
+            + self.updates.capacity() * size_of::<Update>()
+    }
 }
 
 impl Cache {
@@ -94,26 +106,59 @@ impl Cache {
             let timer = self.autocommit_at.get();
             let due = timer.is_some_and(|at| at <= self.reactor.now());
             let asked = self.round_wanted.get() > self.rounds_done.get();
-            if asked || due || self.has_leaving() {
+            let leaving = self.clears(&self.state.borrow());
+            if asked || due || leaving {
                 self.round(&mut scratch).await;
+                continue;
+            }
+            if self.has_much_due() {
+                self.clear_due(&mut scratch).await;
                 continue;
             }
             self.work.after(seen, timer.map(|at| self.reactor.sleep_until(at))).await;
         }
     }
 
-    /// Whether entries should be cleared although nobody asked for a round.
-    fn has_leaving(&self) -> bool {
-        !self.failed.get() && self.clears(&self.state.borrow())
+    /// Whether a round now clears entries: what writeback freed at once, and what is superseded
+    /// before it; what is superseded alone only when space is short.
+    fn clears(&self, state: &CacheState) -> bool {
+        let short = state.free.free_blocks() <= self.geometry.blocks() / 8;
+        !self.failed.get() && (!state.leaving.written.is_empty() || (short && !state.leaving.due.is_empty()))
     }
 
-    /// Whether a round now clears entries: what writeback freed at once, and what is superseded
-    /// before it; what is superseded alone only when it has become much, or space is short.
-    fn clears(&self, state: &CacheState) -> bool {
-        let blocks = self.geometry.blocks();
-        let short = state.free.free_blocks() <= blocks / 8;
-        let much = state.leaving.due.len() > (blocks / DUE_SHARE).max(DUE_FEW) as usize;
-        !state.leaving.written.is_empty() || (!state.leaving.due.is_empty() && (short || much))
+    /// Whether so much is superseded that its entries should be cleared on their own.
+    fn has_much_due(&self) -> bool {
+        let few = (self.geometry.blocks() / DUE_SHARE).max(DUE_FEW);
+        !self.failed.get() && self.state.borrow().leaving.due.len() > few as usize
+    }
+
+    /// Clears the entries in `due`, between two rounds and without closing the group.
+    async fn clear_due(&self, scratch: &mut Scratch) {
+        scratch.due.append(&mut self.state.borrow_mut().leaving.due);
+        scratch.updates.clear();
+        let mut metadata = self.metadata.take().expect("one round at a time uses the metadata");
+        push_cleared(&metadata, &mut scratch.updates, &mut scratch.due);
+        let mut status = metadata.apply(&scratch.updates).await;
+        if status.is_ok() {
+            status = self.flush_fast().await;
+        }
+        self.metadata.set(Some(metadata));
+        self.let_go(scratch, status);
+    }
+
+    /// Lets the slots go whose entries are cleared, or latches when they could not be.
+    fn let_go(&self, scratch: &mut Scratch, status: Status) {
+        if status.is_ok() {
+            let mut state = self.state.borrow_mut();
+            for run in scratch.due.drain(..).chain(scratch.written.drain(..)) {
+                state.retire(run);
+            }
+        } else {
+            self.latch("a metadata write or flush of the fast device failed");
+        }
+        self.scratch_bytes.set(scratch.bytes());
+        self.space.raise();
+        self.work.raise();
     }
 
     /// Somebody waits for space: asks for a round where that makes superseded copies leave.
@@ -131,7 +176,9 @@ impl Cache {
             self.autocommit_at.set(Some(self.reactor.now().saturating_add(self.settings.autocommit_time)));
             self.work.raise();
         }
-        if self.state.borrow().open_blocks >= u64::from(self.settings.autocommit_blocks) {
+        let state = self.state.borrow();
+        let many = state.open.len() > (self.geometry.blocks() / OPEN_SHARE).max(OPEN_FEW) as usize;
+        if many || state.open_blocks >= u64::from(self.settings.autocommit_blocks) {
             self.round_wanted.set(self.round_wanted.get().max(self.rounds_started.get() + 1));
             self.work.raise();
         }
@@ -139,20 +186,11 @@ impl Cache {
 
     async fn round(&self, scratch: &mut Scratch) {
         let status = self.close_and_write(scratch).await;
-        if status.is_ok() {
-            let mut state = self.state.borrow_mut();
-            for run in scratch.due.drain(..).chain(scratch.written.drain(..)) {
-                state.retire(run);
-            }
-        } else {
-            self.latch("a metadata write or flush of the fast device failed");
-        }
         scratch.group.clear();
         self.rounds_done.set(self.rounds_done.get() + 1);
         self.forget_cleared();
+        self.let_go(scratch, status);
         self.round_ended.raise();
-        self.space.raise();
-        self.work.raise();
     }
 
     /// Steps ① to ⑤. After an error nothing closes any more: the group that was being committed
@@ -221,12 +259,13 @@ impl Cache {
     /// Lists the updates of step ② in order of their slots. The group's blocks carry the sequence
     /// number in front of the one that the superblock will say.
     fn gather(&self, scratch: &mut Scratch, seq: u64, joined: bool) {
-        let metadata = self.metadata.take().expect("one round at a time uses the metadata");
+        let mut metadata = self.metadata.take().expect("one round at a time uses the metadata");
+        metadata.set_seq(seq.wrapping_sub(1));
         let Scratch { group, due, written, updates } = scratch;
         updates.clear();
         for extent in group.iter() {
             let sector = self.block_sector(extent.origin).0;
-            metadata.push_update(updates, extent.slots(), Some((sector, seq.wrapping_sub(1))));
+            metadata.push_update(updates, extent.slots(), Some(sector));
         }
         push_cleared(&metadata, updates, due);
         if joined {

@@ -18,6 +18,7 @@
 //! Any error means that the media may hold old or new entries in any mix of sectors; the caller
 //! stops writing then.
 
+use std::num::NonZeroU64;
 use std::rc::Rc;
 
 use forebay_block::bio::Call;
@@ -43,8 +44,8 @@ const BLOCKS_PER_LINE: u32 = 16_384;
 pub(super) struct Update {
     /// Whose entries.
     pub(super) slots: SlotRun,
-    /// The new content: origin sector of the first block and sequence number; `None` clears.
-    pub(super) entry: Option<(u64, u64)>,
+    /// The origin sector of the first block, plus one; `None` clears.
+    sector_above: Option<NonZeroU64>,
 }
 
 /// A unit that was read or written lately.
@@ -69,6 +70,11 @@ pub(super) struct Metadata {
     unit_bytes: u64,
     first_unit: Box<[u8]>,
     lines: Vec<Option<Line>>,
+    /// The sequence number of the entries that are set.
+    seq: u64,
+    /// Empty between calls; kept for their memory.
+    chunks: Vec<Chunk>,
+    calls: Vec<Call>,
 }
 
 impl Metadata {
@@ -76,7 +82,8 @@ impl Metadata {
     pub(super) fn new(fast: Rc<dyn Target>, pool: BufferPool, geometry: Geometry, first_unit: Box<[u8]>) -> Self {
         let unit_bytes = first_unit.len() as u64;
         let lines = (geometry.blocks() / BLOCKS_PER_LINE).clamp(1, 64);
-        Self { fast, pool, geometry, unit_bytes, first_unit, lines: (0..lines).map(|_| None).collect() }
+        let lines = (0..lines).map(|_| None).collect();
+        Self { fast, pool, geometry, unit_bytes, first_unit, lines, seq: 0, chunks: Vec::new(), calls: Vec::new() }
     }
 
     /// Bytes of a unit: the largest size up to 4 KiB that fits the device and the layout, so that
@@ -90,6 +97,11 @@ impl Metadata {
             unit /= 2;
         }
         unit
+    }
+
+    /// Sets the sequence number of entries that are set from now on.
+    pub(super) fn set_seq(&mut self, seq: u64) {
+        self.seq = seq;
     }
 
     /// Memory held, bytes.
@@ -121,27 +133,33 @@ impl Metadata {
     }
 
     /// Appends an update, in pieces that one request can carry and that meet at units.
-    pub(super) fn push_update(&self, updates: &mut Vec<Update>, slots: SlotRun, entry: Option<(u64, u64)>) {
+    /// Entries are set to the sectors from `sector` on, or cleared where there is none.
+    pub(super) fn push_update(&self, updates: &mut Vec<Update>, slots: SlotRun, sector: Option<u64>) {
         let most = u32::try_from(CHUNK_BYTES / ENTRY_BYTES as u64).expect("a chunk is small");
         let mut rest = slots;
-        let mut entry = entry;
+        let mut sector = sector;
+        let update = |slots, sector: Option<u64>| Update {
+            slots,
+            sector_above: sector.and_then(|sector| NonZeroU64::MIN.checked_add(sector)),
+        };
         while rest.count > most {
             let end_bytes = self.geometry.entry_offset(CacheSlot(rest.slot.0 + most));
             let over = u32::try_from(end_bytes % self.unit_bytes / ENTRY_BYTES as u64).expect("below a unit");
             let count = most - over;
-            updates.push(Update { slots: SlotRun { slot: rest.slot, count }, entry });
+            updates.push(update(SlotRun { slot: rest.slot, count }, sector));
             rest = SlotRun { slot: CacheSlot(rest.slot.0 + count), count: rest.count - count };
-            entry = entry.map(|(sector, seq)| (sector + u64::from(count) * u64::from(self.geometry.block_sectors()), seq));
+            sector = sector.map(|sector| sector + u64::from(count) * u64::from(self.geometry.block_sectors()));
         }
-        updates.push(Update { slots: rest, entry });
+        updates.push(update(rest, sector));
     }
 
     /// Applies the updates, which are in order of their slots and do not overlap. The new content
     /// is in the device's cache afterwards, not yet durable.
     pub(super) async fn apply(&mut self, updates: &[Update]) -> Status {
         let mut next = 0;
-        while next < updates.len() {
-            let mut chunks = Vec::new();
+        let mut status = Status::Ok;
+        while next < updates.len() && status.is_ok() {
+            let mut chunks = std::mem::take(&mut self.chunks);
             let mut bytes = 0;
             while next < updates.len() && bytes < BATCH_BYTES {
                 let chunk = self.next_chunk(updates, next);
@@ -149,12 +167,11 @@ impl Metadata {
                 bytes += chunk.units * self.unit_bytes;
                 chunks.push(chunk);
             }
-            let status = self.write_chunks(updates, &mut chunks).await;
-            if !status.is_ok() {
-                return status;
-            }
+            status = self.write_chunks(updates, &mut chunks).await;
+            chunks.clear();
+            self.chunks = chunks;
         }
-        Status::Ok
+        status
     }
 
     /// The run of adjoining units that begins with what is left of update `at`.
@@ -181,19 +198,20 @@ impl Metadata {
         if !status.is_ok() {
             return status;
         }
-        let mut calls: Vec<Call> = Vec::with_capacity(chunks.len());
+        let mut calls = std::mem::take(&mut self.calls);
         for chunk in chunks.iter_mut() {
             self.fill(updates, chunk);
             let bytes = u32::try_from(chunk.units * self.unit_bytes).expect("a chunk is at most two updates of 64 KiB");
             let bio = Bio::write(self.sector(chunk.first_unit), Rc::clone(chunk.buffer.segments()), 0, bytes);
             calls.push(call(&*self.fast, bio));
         }
-        all(calls).await
+        self.calls = calls;
+        self.all().await
     }
 
     /// Brings the present content of units that are changed only in part into the buffers.
     async fn load_partial_units(&mut self, updates: &[Update], chunks: &mut [Chunk]) -> Status {
-        let mut calls: Vec<Call> = Vec::new();
+        let mut calls = std::mem::take(&mut self.calls);
         for chunk in chunks.iter_mut() {
             let mut unit = chunk.first_unit;
             let mut at = chunk.updates.start;
@@ -215,7 +233,17 @@ impl Metadata {
                 unit += 1;
             }
         }
-        all(calls).await
+        self.calls = calls;
+        self.all().await
+    }
+
+    /// Waits for all calls, which are under way already; their first error.
+    async fn all(&mut self) -> Status {
+        let mut status = Status::Ok;
+        for one in self.calls.drain(..) {
+            status = status.and(one.await.status());
+        }
+        status
     }
 
     /// When `unit` is covered whole by updates from `at` on: the first unit behind it that is not.
@@ -261,8 +289,8 @@ impl Metadata {
         for update in &updates[chunk.updates.clone()] {
             let first = usize::try_from(self.geometry.entry_offset(update.slots.slot) - base).expect("inside a chunk");
             let entries = &mut bytes[first..first + update.slots.count as usize * ENTRY_BYTES];
-            match update.entry {
-                Some((origin_sector, seq)) => write_entries(entries, origin_sector, block_sectors, seq),
+            match update.sector_above {
+                Some(above) => write_entries(entries, above.get() - 1, block_sectors, self.seq),
                 None => clear_entries(entries),
             }
         }
@@ -298,13 +326,4 @@ impl Metadata {
             }
         }
     }
-}
-
-/// Waits for all calls, which are under way already; their first error.
-pub(super) async fn all(calls: Vec<Call>) -> Status {
-    let mut status = Status::Ok;
-    for one in calls {
-        status = status.and(one.await.status());
-    }
-    status
 }

@@ -131,6 +131,8 @@ pub struct Cache {
     copy_ended: Event,
 
     round_wanted: Cell<u64>,
+    /// What the lists of a commit round take.
+    scratch_bytes: Cell<usize>,
     /// The next round clears the entries of superseded blocks, however few they are.
     clear_wanted: Cell<bool>,
     rounds_started: Cell<u64>,

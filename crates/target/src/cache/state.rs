@@ -121,6 +121,15 @@ impl CacheState {
         }
     }
 
+    /// Bytes allocated, or a little more.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let Leaving { superseded_open, superseded_closing, due, written, limbo: [one, other] } = &self.leaving;
+        let runs: usize =
+            [superseded_open, superseded_closing, due, written, one, other].iter().map(|list| list.capacity()).sum();
+        let extents = self.open.capacity() + self.displaced.capacity();
+        self.map.memory_bytes() + self.free.memory_bytes() + runs * size_of::<SlotRun>() + extents * size_of::<CachedExtent>()
+    }
+
     /// Plans a write over `range`, taking the slots it needs, and appends the plan to `plan`.
     /// Stops where space ran out and the writer must wait: the plan then ends before the range.
     pub(super) fn plan(&mut self, range: Range<OriginBlock>, rules: WriteRules, plan: &mut Vec<Planned>) {

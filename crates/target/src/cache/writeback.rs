@@ -31,6 +31,7 @@ use forebay_block::{Bio, SectorCount, Status, call};
 use super::Cache;
 use super::disk::entry::{ENTRY_BYTES, Entry, SEQ_FREE};
 use super::index::age::AgeQueue;
+use super::index::bits::Bits;
 use super::index::{CacheSlot, CachedExtent, OriginBlock, Piece, SlotRun, State as BlockState};
 use super::options::Order;
 use crate::lock::LockRange;
@@ -219,16 +220,23 @@ impl Cache {
     }
 
     /// Keeps the queue of ages in step with the index: runs that were replaced or dropped pile up in
-    /// it, and when they outnumber what is cached it is made anew, everything as old as the oldest.
+    /// it. Of several runs with the same block the newest stays.
     pub(super) fn trim_age(&self) {
-        let state = self.state.borrow();
         let mut age = self.age.borrow_mut();
-        let Some(age) = age.as_mut() else { return };
-        if age.len() as u64 > 2 * state.map.extents() + AGE_SLACK {
-            let mut extents: Vec<CachedExtent> = state.map.extents_from(OriginBlock(0)).collect();
-            extents.sort_unstable_by_key(|extent| extent.slot);
-            age.rebuild(extents.into_iter().map(|extent| (extent.origin, extent.count)));
-        }
+        let Some(age) = age.as_mut().filter(|age| age.is_overgrown()) else { return };
+        let state = self.state.borrow();
+        let mut seen = Bits::new(self.geometry.blocks());
+        age.trim(|origin, count| {
+            let hits = state.map.pieces(origin..OriginBlock(origin.0 + u64::from(count)));
+            let mut kept = false;
+            for piece in hits {
+                if let Piece::Hit(hit) = piece {
+                    kept |= (hit.slot.0..hit.slots().end()).any(|slot| !seen.get(slot));
+                    seen.set(hit.slots());
+                }
+            }
+            kept
+        });
     }
 
     /// `sweep`: starts copies of all that lies in the next stretch of slots.
@@ -370,7 +378,5 @@ impl Cache {
     }
 }
 
-/// Runs in the queue of ages beyond twice what is cached before it is made anew.
-const AGE_SLACK: u64 = 1024;
 /// Times a drain goes through the whole cache when writes go on meanwhile.
 const DRAIN_PASSES_MAX: u32 = 64;

@@ -5,6 +5,7 @@
 mod support;
 
 mod admin;
+mod batching;
 mod errors;
 mod metadata;
 mod order;

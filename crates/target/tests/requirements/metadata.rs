@@ -17,7 +17,7 @@ fn metadata_bytes(rig: &Rig, step: &Step) -> usize {
 }
 
 /// Rounds that nobody asked for clear many entries at once; each durable write pays for its own round
-/// only, and the other rounds add less than a twentieth.
+/// only, and the other rounds add less than a fourteenth.
 #[test]
 fn a_durable_write_of_one_block_costs_at_most_8_kib_of_metadata() {
     for overwrite in [Overwrite::Place, Overwrite::New] {
@@ -29,14 +29,16 @@ fn a_durable_write_of_one_block_costs_at_most_8_kib_of_metadata() {
                 let mut rng = fastrand::Rng::with_seed(1);
                 let (mut total, mut alone) = (0, 0);
                 for number in 1..=3000_u64 {
-                    let (steps, rounds) = (rig.tape.borrow().steps.len(), life.status().commits);
+                    let steps = rig.tape.borrow().steps.len();
                     assert!(life.write_fua(rng.u64(..1500), 1, number.to_le_bytes()[0] | 1).await.is_ok());
-                    let bytes: usize = rig.tape.borrow().steps[steps..].iter().map(|step| metadata_bytes(&rig, step)).sum();
-                    let own = life.status().commits == rounds + 1;
+                    let tape = rig.tape.borrow();
+                    let bytes: usize = tape.steps[steps..].iter().map(|step| metadata_bytes(&rig, step)).sum();
+                    // One flush: nothing but the round of this write.
+                    let own = tape.steps[steps..].iter().filter(|step| step.seen == Seen::Flush).count() == 1;
                     assert!(bytes <= 8192 || !own, "{bytes} bytes for write {number}, {overwrite:?}, units of {physical_bytes}");
                     total += bytes;
                     alone += u64::from(own);
-                    assert!(total as u64 <= 8600 * number, "{total} bytes for {number} writes");
+                    assert!(total as u64 <= 8750 * number, "{total} bytes for {number} writes");
                 }
                 assert!(alone > 2900, "{alone} writes had a round of their own");
             });

@@ -341,7 +341,8 @@ fn settings(setup: &Setup, geometry: &Geometry) -> Settings {
 fn build(reactor: &Reactor, pool: &BufferPool, setup: &Setup, geometry: Geometry, state: CacheState) -> Rc<Cache> {
     let settings = settings(setup, &geometry);
     let by_age = settings.order == Order::Fifo || settings.max_age.is_some();
-    let grain = settings.max_age.map_or(Duration::from_secs(1), |age| age / 64);
+    // Without a highest age only the order counts.
+    let grain = settings.max_age.map_or(Duration::MAX, |age| (age / 64).max(Duration::from_millis(1)));
     let mut age = by_age.then(|| AgeQueue::new(grain));
     if let Some(age) = &mut age {
         let mut extents: Vec<_> = state.map.extents_from(super::super::index::OriginBlock(0)).collect();
@@ -375,6 +376,7 @@ fn build(reactor: &Reactor, pool: &BufferPool, setup: &Setup, geometry: Geometry
         copy_ended: Event::default(),
         round_wanted: Cell::new(0),
         clear_wanted: Cell::new(false),
+        scratch_bytes: Cell::new(0),
         rounds_started: Cell::new(0),
         rounds_done: Cell::new(0),
         autocommit_at: Cell::new(None),

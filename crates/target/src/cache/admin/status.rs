@@ -101,9 +101,9 @@ impl Cache {
         let metadata_bytes = metadata.as_ref().map_or(0, Metadata::memory_bytes);
         self.metadata.set(metadata);
         let age_bytes = self.age.borrow().as_ref().map_or(0, AgeQueue::memory_bytes);
-        let memory = state.map.memory_bytes()
-            + state.free.memory_bytes()
+        let memory = state.memory_bytes()
             + metadata_bytes
+            + self.scratch_bytes.get()
             + age_bytes
             + self.quarantine.borrow().memory_bytes();
         let counts = &self.counts;

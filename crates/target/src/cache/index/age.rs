@@ -11,6 +11,8 @@ use super::OriginBlock;
 
 const COUNT_BITS: u32 = 16;
 const COUNT_MAX: u32 = 1 << COUNT_BITS;
+/// Runs beyond those that are needed: too few to trim for.
+const FEW: usize = 512;
 
 /// Runs of blocks by age.
 pub struct AgeQueue {
@@ -20,13 +22,15 @@ pub struct AgeQueue {
     /// From which item on a time holds.
     marks: VecDeque<(u64, Duration)>,
     grain: Duration,
+    /// Runs that were left when it was trimmed last.
+    trimmed: usize,
 }
 
 impl AgeQueue {
     /// An empty queue whose times are exact to `grain`.
     #[must_use]
     pub fn new(grain: Duration) -> Self {
-        Self { items: VecDeque::new(), first: 0, marks: VecDeque::new(), grain }
+        Self { items: VecDeque::new(), first: 0, marks: VecDeque::new(), grain, trimmed: 0 }
     }
 
     /// Appends a run that came in at `now`.
@@ -36,11 +40,33 @@ impl AgeQueue {
         }
         let (mut origin, mut left) = (origin.0, count);
         while left > 0 {
-            let part = left.min(COUNT_MAX);
-            self.items.push_back(origin << COUNT_BITS | u64::from(part - 1));
+            let joined = self.join_last(origin, left);
+            let part = if joined > 0 { joined } else { left.min(COUNT_MAX) };
+            if joined == 0 {
+                if self.items.len() == self.items.capacity() {
+                    self.items.reserve_exact(self.items.len() / 16 + FEW);
+                }
+                self.items.push_back(origin << COUNT_BITS | u64::from(part - 1));
+            }
             origin += u64::from(part);
             left -= part;
         }
+    }
+
+    /// Makes the last run longer, when it ends in front of `origin` and is of the same time; how many
+    /// blocks it took.
+    fn join_last(&mut self, origin: u64, count: u32) -> u32 {
+        let last = self.first + self.items.len() as u64;
+        if self.marks.back().is_some_and(|&(from, _)| from >= last) {
+            return 0;
+        }
+        let Some(item) = self.items.back_mut() else { return 0 };
+        if (*item >> COUNT_BITS) + u64::from(count_of(*item)) != origin {
+            return 0;
+        }
+        let part = count.min(COUNT_MAX - count_of(*item));
+        *item += u64::from(part);
+        part
     }
 
     /// The oldest run and when it came in.
@@ -89,15 +115,38 @@ impl AgeQueue {
         self.items.is_empty()
     }
 
-    /// Starts anew with `runs`, all as old as the oldest was.
-    pub fn rebuild(&mut self, runs: impl Iterator<Item = (OriginBlock, u32)>) {
-        let oldest = self.marks.front().map_or(Duration::ZERO, |&(_, time)| time);
-        self.items.clear();
-        self.marks.clear();
-        for (origin, count) in runs {
-            self.push(oldest, origin, count);
+    /// Whether it has grown so much since it was trimmed that it should be again.
+    #[must_use]
+    pub fn is_overgrown(&self) -> bool {
+        self.items.len() > self.trimmed + self.trimmed / 8 + FEW
+    }
+
+    /// Drops the runs that `keep` refuses, which is asked from the newest run to the oldest.
+    pub fn trim(&mut self, mut keep: impl FnMut(OriginBlock, u32) -> bool) {
+        let mut mark = self.marks.len();
+        let mut to = self.items.len();
+        for from in (0..self.items.len()).rev() {
+            let item = self.items.get(from).copied().unwrap_or_default();
+            if keep(OriginBlock(item >> COUNT_BITS), count_of(item)) {
+                to -= 1;
+                if let Some(place) = self.items.get_mut(to) {
+                    *place = item;
+                }
+            }
+            // The time of a group now holds from the first of it that was kept.
+            while let Some(last) = mark.checked_sub(1).and_then(|at| self.marks.get_mut(at))
+                && last.0 >= self.first + from as u64
+            {
+                last.0 = self.first + to as u64;
+                mark -= 1;
+            }
         }
-        self.items.shrink_to_fit();
+        self.items.drain(..to);
+        self.first += to as u64;
+        while self.marks.get(1).is_some_and(|&(item, _)| item <= self.first) {
+            self.marks.pop_front();
+        }
+        self.trimmed = self.items.len();
     }
 
     /// Bytes allocated.
@@ -135,13 +184,51 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_made_anew_is_as_old_as_its_oldest() {
+    fn trimming_asks_for_the_newest_first_and_keeps_the_times_of_the_others() {
         let mut queue = AgeQueue::new(SECOND);
         for second in 1..6 {
-            queue.push(SECOND * second, OriginBlock(u64::from(second)), 1);
+            queue.push(SECOND * second, OriginBlock(u64::from(second) * 10), 1);
+            queue.push(SECOND * second, OriginBlock(7), 1);
         }
         queue.pop();
-        queue.rebuild([(OriginBlock(9), 2), (OriginBlock(3), 1)].into_iter());
-        assert_eq!((queue.len(), queue.front()), (2, Some((OriginBlock(9), 2, SECOND * 2))));
+        let mut asked = Vec::new();
+        queue.trim(|origin, _| {
+            let keep = origin.0 != 30 && (origin.0 != 7 || !asked.contains(&7));
+            asked.push(origin.0);
+            keep
+        });
+        assert_eq!(asked, [7, 50, 7, 40, 7, 30, 7, 20, 7]);
+        for (origin, second) in [(20, 2), (40, 4), (50, 5), (7, 5)] {
+            assert_eq!(queue.front(), Some((OriginBlock(origin), 1, SECOND * second)));
+            queue.pop();
+        }
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn runs_that_follow_each_other_at_one_time_are_one() {
+        let mut queue = AgeQueue::new(SECOND);
+        for block in 0..100_000 {
+            queue.push(SECOND, OriginBlock(block), 1);
+        }
+        assert_eq!((queue.len(), queue.front()), (2, Some((OriginBlock(0), 65_536, SECOND))));
+        queue.push(SECOND * 3, OriginBlock(100_000), 1);
+        assert_eq!(queue.len(), 3, "another time");
+    }
+
+    #[test]
+    fn a_queue_in_long_use_that_is_trimmed_stays_short() {
+        let mut queue = AgeQueue::new(SECOND);
+        let mut most = 0;
+        for number in 0..100_000_u64 {
+            queue.push(SECOND, OriginBlock(number * 7919 % 1000 * 2), 1);
+            if queue.is_overgrown() {
+                let mut seen = std::collections::BTreeSet::new();
+                queue.trim(|origin, _| seen.insert(origin));
+                assert_eq!(queue.len(), seen.len());
+            }
+            most = most.max(queue.len());
+        }
+        assert!(most < 2000, "{most}");
     }
 }
