@@ -19,7 +19,7 @@
 //!   bios pass.
 //!
 //! Discards are logged as writes are. Zeroes are logged as data, because a replayer's discard need
-//! not give zeroes. The format is that of the kernel's `log-writes` target ([`format`]).
+//! not give zeroes. The format is that of the kernel's `log-writes` target ([`mod@format`]).
 
 use std::cell::{Cell, RefCell};
 use std::fmt;

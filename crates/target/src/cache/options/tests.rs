@@ -1,4 +1,5 @@
 //! Table lines that the kernel accepts or refuses, and our own options.
+#![allow(clippy::indexing_slicing, reason = "a test that fails may panic")]
 
 use super::*;
 

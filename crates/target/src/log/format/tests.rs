@@ -1,4 +1,5 @@
 //! The format, byte by byte, and whatever a damaged log may hold.
+#![allow(clippy::indexing_slicing, reason = "a test that fails may panic")]
 
 use super::*;
 use proptest::prelude::*;

@@ -1,4 +1,5 @@
 //! Entries as bytes.
+#![allow(clippy::indexing_slicing, reason = "a test that fails may panic")]
 
 use super::*;
 
