@@ -176,15 +176,23 @@ fn many_requests_sent_at_once_are_all_answered() {
         cookies.sort_unstable();
         answered.sort_unstable();
         assert_eq!(answered, cookies);
-        let reads: Vec<u64> =
-            writes.iter().map(|(offset, bytes)| client.send(READ, 0, *offset, bytes.len() as u64, &[])).collect();
+        // The headers of all reads fit into one packet of the socket, so one receive call gets them.
+        let before = bed.counts(0).receives;
+        let mut reads: Vec<u64> = Vec::new();
+        let mut headers = Vec::new();
+        for (offset, bytes) in &writes {
+            let (header, cookie) = client.header(READ, 0, *offset, bytes.len() as u64);
+            headers.extend(header);
+            reads.push(cookie);
+        }
+        client.stream.write_all(&headers).unwrap();
         for _ in &writes {
             let answer = client.answer().unwrap();
             let at = reads.iter().position(|cookie| *cookie == answer.cookie).unwrap();
             assert!(answer.data == writes[at].1, "write {at}");
         }
-        let counts = bed.counts(0);
-        assert!(counts.receives < 120, "headers come in many at a time: {}", counts.receives);
+        let receives = bed.counts(0).receives - before;
+        assert!(receives <= 2, "headers come in many at a time: {receives}");
     }
 }
 
