@@ -1,36 +1,13 @@
 //! Warm bios allocate nothing: 100,000 of them through a table that splits each in two.
 
-#![expect(unsafe_code, reason = "a counting allocator is a GlobalAlloc")]
-
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use allocation_counter::measure;
 use forebay_block::{Bio, End, Extent, HeapMemory, Limits, Row, Sector, SectorCount, Segments, Status, Table, Target, call};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: everything is done by the system's allocator; counting touches no memory of it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract, which is the system allocator's own.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as in `alloc`.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Keeps what it is given until asked to end it, as a device does.
 #[derive(Default)]
@@ -84,7 +61,6 @@ fn end_both(below: &[Rc<Later>; 2]) {
     }
 }
 
-/// One test, because the counter counts for the whole process.
 #[test]
 fn a_hundred_thousand_warm_bios_allocate_nothing() {
     let (below, table) = two_rows();
@@ -113,10 +89,8 @@ fn a_hundred_thousand_warm_bios_allocate_nothing() {
     };
     ended(100);
     awaited(100);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
-    ended(50_000);
-    awaited(50_000);
-    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+    assert_eq!(measure(|| ended(50_000)).count_total, 0);
+    assert_eq!(measure(|| awaited(50_000)).count_total, 0);
     assert_eq!(count.0.get(), 50_100);
 }
 

@@ -1,130 +1,53 @@
 //! What a whole cache costs in memory and in allocations, counted by the allocator: index, free space,
 //! metadata, ages, groups that are being committed, and the scratch space of all jobs.
 #![allow(clippy::unwrap_used, clippy::large_futures, reason = "a test that fails may panic, and runs one future at a time")]
-#![expect(unsafe_code, reason = "an allocator that counts is an unsafe trait")]
-
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 
-use forebay_block::{Bio, Extent, Limits, Op, Row, Sector, SectorCount, Segments, Status, Table, Target, call};
-use forebay_reactor::{Attachment, BufferPool, DeviceId, Inline, Reactor};
+use allocation_counter::measure;
+use forebay_block::{Bio, Extent, Row, Sector, SectorCount, Segments, Table, Target, call};
+use forebay_reactor::{BufferPool, Reactor};
 use forebay_target::cache::options::{CacheOptions, Order, Overwrite};
 use forebay_target::cache::{Cache, Setup, open};
+use support::front::Front;
 use support::rig::fast_bytes;
 use support::{flush, payload, reactor};
 
-struct Counting;
-
-thread_local! {
-    static BYTES: Cell<usize> = const { Cell::new(0) };
-    static PEAK: Cell<usize> = const { Cell::new(0) };
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        BYTES.set(BYTES.get().wrapping_add(layout.size()));
-        PEAK.set(PEAK.get().max(BYTES.get()));
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the rules of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        BYTES.set(BYTES.get().wrapping_sub(layout.size()));
-        // SAFETY: the caller keeps the rules of `dealloc`.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        BYTES.set(BYTES.get().wrapping_sub(layout.size()).wrapping_add(size));
-        PEAK.set(PEAK.get().max(BYTES.get()));
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the rules of `realloc`.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// A disk that keeps only its first bytes, in which the metadata lie.
-struct Front {
-    reactor: Reactor,
-    id: DeviceId,
-    sectors: SectorCount,
-}
-
-struct FrontBytes(RefCell<Vec<u8>>);
-
-impl Inline for FrontBytes {
-    fn execute(&self, bio: &Bio) -> Status {
-        let mut bytes = self.0.borrow_mut();
-        let start = usize::try_from(bio.sector().to_bytes()).unwrap();
-        let end = start + usize::try_from(bio.bytes()).unwrap();
-        match (bio.op(), bytes.get_mut(start..end)) {
-            (Op::Read, Some(kept)) => drop(bio.copy_in(kept)),
-            (Op::Write, Some(kept)) => drop(bio.copy_out(kept)),
-            (Op::Read, None) => bio.zero(),
-            _ => {}
-        }
-        Status::Ok
-    }
-}
-
-impl Front {
-    fn new(reactor: &Reactor, bytes: usize, kept: usize) -> Rc<Self> {
-        let inline: Rc<dyn Inline> = Rc::new(FrontBytes(RefCell::new(vec![0; kept])));
-        let limits = Limits::unlimited();
-        let attachment = Attachment { name: "front".into(), limits, file: None, inline: Some(inline), merging: true };
-        let id = reactor.attach(attachment).unwrap();
-        Rc::new(Self { reactor: reactor.clone(), id, sectors: SectorCount(bytes as u64 / 512) })
-    }
-}
-
-impl Target for Front {
-    fn kind(&self) -> &'static str {
-        "front"
-    }
-    fn limits(&self) -> Limits {
-        Limits::unlimited()
-    }
-    fn sectors(&self) -> SectorCount {
-        self.sectors
-    }
-    fn submit(&self, bio: Bio) {
-        self.reactor.submit(self.id, bio);
-    }
-}
-
 const BLOCK: u32 = 4096;
+
+/// What a cache is opened over, allocated before it.
+struct Disks {
+    fast: Rc<Front>,
+    origin: Rc<Front>,
+    memory: Rc<Segments>,
+}
+
+impl Disks {
+    fn new(reactor: &Reactor, blocks: u32) -> Self {
+        let (all, data) = (fast_bytes(blocks, BLOCK), blocks as usize * BLOCK as usize);
+        let fast = Front::new(reactor, all, vec![0; all - data]);
+        Self { fast, origin: Front::new(reactor, data * 4, Vec::new()), memory: payload(&vec![7; 1 << 20]) }
+    }
+
+    async fn open(self, reactor: &Reactor, pool: &BufferPool, options: CacheOptions) -> Bed {
+        let Self { fast, origin, memory } = self;
+        let sectors = origin.sectors();
+        let setup = Setup { fast, origin, sectors, block_bytes: BLOCK, options, extend: true };
+        let cache = open(reactor, pool, setup).await.unwrap();
+        let row = Row { extent: Extent::new(Sector(0), sectors), target: Rc::clone(&cache) as Rc<dyn Target> };
+        Bed { table: Table::new(vec![row]).unwrap(), cache, memory }
+    }
+}
 
 struct Bed {
     cache: Rc<Cache>,
     table: Table,
     memory: Rc<Segments>,
-    /// Allocated bytes before the cache was opened.
-    base: usize,
 }
 
 impl Bed {
-    async fn open(reactor: &Reactor, pool: &BufferPool, blocks: u32, options: CacheOptions) -> Self {
-        let fast = Front::new(reactor, fast_bytes(blocks, BLOCK), fast_bytes(blocks, BLOCK) - blocks as usize * BLOCK as usize);
-        let origin = Front::new(reactor, blocks as usize * BLOCK as usize * 4, 0);
-        let memory = payload(&vec![7; 1 << 20]);
-        let (sectors, base) = (origin.sectors, BYTES.get());
-        PEAK.set(base);
-        let setup = Setup { fast, origin, sectors, block_bytes: BLOCK, options, extend: true };
-        let cache = open(reactor, pool, setup).await.unwrap();
-        assert_eq!(cache.status().blocks, u64::from(blocks));
-        let row = Row { extent: Extent::new(Sector(0), sectors), target: Rc::clone(&cache) as Rc<dyn Target> };
-        Self { table: Table::new(vec![row]).unwrap(), cache, memory, base }
-    }
-
     async fn write(&self, block: u64, blocks: u32) {
         let bio = Bio::write(Sector(block * 8), Rc::clone(&self.memory), 0, blocks * BLOCK);
         assert!(call(&self.table, bio).await.status().is_ok());
@@ -134,46 +57,64 @@ impl Bed {
         let bio = Bio::read(Sector(block * 8), Rc::clone(&self.memory), 0, blocks * BLOCK);
         assert!(call(&self.table, bio).await.status().is_ok());
     }
+}
 
-    /// The most bytes that the cache has had allocated since it began to open.
-    fn peak(&self) -> usize {
-        PEAK.get() - self.base
+/// A cache whose memory is looked at after each step.
+///
+/// What is in use between steps is what counts. Growing a list can need the old and the new one for a moment,
+/// or nothing, or only page tables; the allocator decides that.
+struct Watched<'a> {
+    reactor: &'a Reactor,
+    bed: Bed,
+    bytes: Cell<i64>,
+    bytes_most: Cell<i64>,
+}
+
+impl Watched<'_> {
+    fn step(&self, work: impl Future<Output = ()>) {
+        let change = measure(|| self.reactor.run(work).unwrap()).bytes_current;
+        self.bytes.set(self.bytes.get() + change);
+        self.bytes_most.set(self.bytes_most.get().max(self.bytes.get()));
     }
 }
 
-/// Bytes at the peak of `body` in a cache of `blocks`, beyond those in one of `few` blocks: what jobs
-/// and requests in flight take is the same in both.
-fn growth(few: u32, blocks: u32, options: &CacheOptions, body: &impl AsyncFn(&Bed, u64)) -> usize {
-    let peaks = [few, blocks].map(|blocks| {
+/// The most bytes in use while `body` runs on a cache of `blocks`, beyond those of a cache of `few` blocks: what
+/// jobs and requests in flight take is the same in both.
+fn growth(few: u32, blocks: u32, options: &CacheOptions, body: &impl Fn(&Watched, u64)) -> i64 {
+    let most = [few, blocks].map(|blocks| {
         let (reactor, pool) = (reactor(), BufferPool::default());
-        let run = async {
-            let bed = Bed::open(&reactor, &pool, blocks, options.clone()).await;
-            body(&bed, u64::from(blocks)).await;
-            let told = bed.cache.status().memory_bytes;
-            println!("{blocks} blocks: peak {} bytes, {told} told", bed.peak());
-            assert!(bed.cache.close().await.is_ok());
-            bed.peak()
-        };
-        let peak = reactor.run(run).unwrap();
+        let disks = Disks::new(&reactor, blocks);
+        let mut bed = None;
+        let opening = measure(|| bed = Some(reactor.run(disks.open(&reactor, &pool, options.clone())).unwrap()));
+        let bytes = Cell::new(opening.bytes_current);
+        let watched = Watched { reactor: &reactor, bed: bed.unwrap(), bytes_most: bytes.clone(), bytes };
+        assert_eq!(watched.bed.cache.status().blocks, u64::from(blocks));
+        body(&watched, u64::from(blocks));
+        println!("{blocks} blocks: at most {} bytes", watched.bytes_most.get());
+        assert!(reactor.run(watched.bed.cache.close()).unwrap().is_ok());
         reactor.clear();
-        peak
+        watched.bytes_most.get()
     });
-    peaks[1].saturating_sub(peaks[0])
+    most[1] - most[0]
 }
 
 #[test]
 fn a_cache_of_1_gib_that_was_filled_in_order_costs_less_than_a_byte_a_block() {
     let blocks = 261_123;
     for size in [1, 16, 256] {
-        let bytes = growth(64, blocks, &CacheOptions::default(), &async |bed, blocks| {
-            let mut block = 0;
-            while block + u64::from(size) < blocks * 49 / 100 {
-                bed.write(block, size).await;
-                block += u64::from(size);
+        let bytes = growth(64, blocks, &CacheOptions::default(), &|watched, blocks| {
+            let bed = &watched.bed;
+            let mut writes = (0..(blocks * 49 / 100).saturating_sub(u64::from(size))).step_by(size as usize).peekable();
+            while writes.peek().is_some() {
+                watched.step(async {
+                    for block in writes.by_ref().take(1000) {
+                        bed.write(block, size).await;
+                    }
+                });
             }
-            assert!(flush(&bed.table).await.is_ok());
+            watched.step(async { assert!(flush(&bed.table).await.is_ok()) });
         });
-        assert!(bytes < blocks as usize, "{bytes} bytes for {blocks} blocks, {size} at a time");
+        assert!(bytes < i64::from(blocks), "{bytes} bytes for {blocks} blocks, {size} at a time");
     }
 }
 
@@ -195,39 +136,46 @@ fn single_blocks_in_random_order_cost_at_most_32_bytes_each_whatever_the_options
             pause_writeback_ms: Some(0),
             ..CacheOptions::default()
         };
-        let bytes = growth(few, blocks, &options, &async |bed, blocks| {
+        let bytes = growth(few, blocks, &options, &|watched, blocks| {
+            let bed = &watched.bed;
             let mut rng = fastrand::Rng::with_seed(1);
-            for number in 0..blocks * 4 {
-                bed.write(rng.u64(..blocks * 2), 1).await;
-                if number % 30_000 == 0 {
-                    assert!(flush(&bed.table).await.is_ok());
+            for thousand in 1..=blocks / 250 {
+                watched.step(async {
+                    for _ in 0..1000 {
+                        bed.write(rng.u64(..blocks * 2), 1).await;
+                    }
+                });
+                if thousand % 30 == 0 {
+                    watched.step(async { assert!(flush(&bed.table).await.is_ok()) });
                 }
             }
-            for _ in 0..blocks / 4 {
-                let extent = Extent::new(Sector(rng.u64(..blocks * 2) * 8), SectorCount(8));
-                assert!(call(&bed.table, Bio::discard(extent)).await.status().is_ok());
-            }
+            watched.step(async {
+                for _ in 0..blocks / 4 {
+                    let extent = Extent::new(Sector(rng.u64(..blocks * 2) * 8), SectorCount(8));
+                    assert!(call(&bed.table, Bio::discard(extent)).await.status().is_ok());
+                }
+            });
         });
-        let each = bytes / (blocks - few) as usize;
-        assert!(each <= 32, "{order:?}, {overwrite:?}, {max_age_ms:?}: {each} bytes a block at the peak");
+        let each = bytes / i64::from(blocks - few);
+        assert!(each <= 32, "{order:?}, {overwrite:?}, {max_age_ms:?}: {each} bytes a block");
     }
 }
 
 /// Allocations of `count` requests once everything is warm.
-fn allocations(options: &CacheOptions, count: u64, body: &impl AsyncFn(&Bed, u64)) -> usize {
+fn allocations(options: &CacheOptions, count: u64, body: &impl AsyncFn(&Bed, u64)) -> u64 {
     let (reactor, pool) = (reactor(), BufferPool::default());
-    let run = async {
-        let bed = Bed::open(&reactor, &pool, 20_000, options.clone()).await;
-        for number in 0..count {
-            body(&bed, number).await;
-        }
-        let before = ALLOCATIONS.get();
-        for number in 0..count {
-            body(&bed, number).await;
-        }
-        ALLOCATIONS.get() - before
+    let disks = Disks::new(&reactor, 20_000);
+    let bed = reactor.run(disks.open(&reactor, &pool, options.clone())).unwrap();
+    let requests = || {
+        let all = async {
+            for number in 0..count {
+                body(&bed, number).await;
+            }
+        };
+        reactor.run(all).unwrap();
     };
-    let made = reactor.run(run).unwrap();
+    requests();
+    let made = measure(requests).count_total;
     reactor.clear();
     made
 }

@@ -1,6 +1,7 @@
 //! A reactor on a clock that jumps, and disks in memory: what the tests of this crate run on.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod front;
 pub mod rig;
 pub mod tape;
 
