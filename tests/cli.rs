@@ -66,6 +66,7 @@ fn wrong_arguments_end_with_2_and_a_plain_sentence() {
         &["cache", "nonsense", "x"],
         &["cache", "check"],
         &["bench", "nonsense"],
+        &["bench", "bvec", "--block-size", "513"],
     ] {
         assert_plain_failure(&words.join(" "), &forebay(words), 2);
     }

@@ -17,7 +17,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::bvec::{self, BvecIter, Segments};
+use crate::bvec::{self, BioVec, BvecIter, Segments};
 use crate::unit::{Extent, SECTOR_SHIFT, Sector, SectorCount};
 
 mod meet;
@@ -84,12 +84,14 @@ impl Status {
 
     /// Whether the operation was done.
     #[must_use]
+    #[inline]
     pub fn is_ok(self) -> bool {
         self == Self::Ok
     }
 
     /// The first error of two results in order.
     #[must_use]
+    #[inline]
     pub fn and(self, later: Status) -> Status {
         if self.is_ok() { later } else { self }
     }
@@ -101,20 +103,22 @@ pub trait End {
     fn bio_ended(&self, bio: Bio, token: u64);
 }
 
-enum Ender {
-    Nobody,
-    Call(Rc<dyn End>, u64),
-    Parent(Rc<Meet>),
-    Awaited,
-}
-
 struct Inner {
     op: Op,
     flags: Flags,
     status: Status,
     iter: BvecIter,
     segments: Option<Rc<Segments>>,
-    ender: Ender,
+    /// A copy of the array, where one was asked for.
+    copied: Option<Box<[BioVec]>>,
+    /// Who takes it back when it ends, and what to tell him. At most one of this, `parent` and
+    /// `awaited` is there (I1).
+    end: Option<Rc<dyn End>>,
+    token: u64,
+    /// Whose part it is.
+    parent: Option<Rc<Meet>>,
+    /// Whether a future takes it back.
+    awaited: bool,
     meet: Rc<Meet>,
 }
 
@@ -131,19 +135,9 @@ const POOL_MAX: usize = 4096;
 pub struct Bio(Option<Box<Inner>>);
 
 impl Bio {
+    #[inline]
     fn new(op: Op, iter: BvecIter, segments: Option<Rc<Segments>>) -> Self {
-        let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
-        let mut inner = pooled.unwrap_or_else(|| {
-            Box::new(Inner {
-                op,
-                flags: Flags::default(),
-                status: Status::Ok,
-                iter,
-                segments: None,
-                ender: Ender::Nobody,
-                meet: Rc::default(),
-            })
-        });
+        let mut inner = blank();
         inner.op = op;
         inner.flags = Flags::default();
         inner.status = Status::Ok;
@@ -157,6 +151,7 @@ impl Bio {
     /// # Panics
     /// When that range is not inside the segments.
     #[must_use]
+    #[inline]
     pub fn read(sector: Sector, segments: Rc<Segments>, skip: u32, bytes: u32) -> Self {
         Self::new(Op::Read, BvecIter::over(sector, &segments, skip, bytes), Some(segments))
     }
@@ -166,6 +161,7 @@ impl Bio {
     /// # Panics
     /// When that range is not inside the segments.
     #[must_use]
+    #[inline]
     pub fn write(sector: Sector, segments: Rc<Segments>, skip: u32, bytes: u32) -> Self {
         Self::new(Op::Write, BvecIter::over(sector, &segments, skip, bytes), Some(segments))
     }
@@ -188,16 +184,19 @@ impl Bio {
         Self::new(Op::WriteZeroes, BvecIter::bare(extent.start, extent.count.to_bytes()), None)
     }
 
+    #[inline]
     fn inner(&self) -> &Inner {
         self.0.as_ref().expect("a bio holds its state until it ends")
     }
 
+    #[inline]
     fn inner_mut(&mut self) -> &mut Inner {
         self.0.as_mut().expect("a bio holds its state until it ends")
     }
 
     /// Sets the modifiers.
     #[must_use]
+    #[inline]
     pub fn with(mut self, flags: Flags) -> Self {
         self.inner_mut().flags = flags;
         self
@@ -209,33 +208,52 @@ impl Bio {
     /// # Panics
     /// When the bio already ends for somebody else (I1).
     #[must_use]
+    #[inline]
     pub fn on_end(mut self, end: Rc<dyn End>, token: u64) -> Self {
-        self.set_ender(Ender::Call(end, token));
+        self.leave_parent();
+        let inner = self.inner_mut();
+        inner.end = Some(end);
+        inner.token = token;
         self
     }
 
-    fn set_ender(&mut self, ender: Ender) {
-        match std::mem::replace(&mut self.inner_mut().ender, ender) {
-            Ender::Nobody => {}
-            Ender::Parent(parent) => parent.child_ended(Status::Ok),
-            Ender::Call(..) | Ender::Awaited => panic!("a bio ends for one: wait for a part of it instead (I1)"),
+    /// Gives the bio a copy of its segment array: one allocation and one pass over the segments, held
+    /// until it ends. Nothing needs it; it is the switch that measures what borrowing saves. Parts
+    /// share the array that was borrowed.
+    #[must_use]
+    pub fn with_copied_segments(mut self) -> Self {
+        let inner = self.inner_mut();
+        inner.copied = inner.segments.as_ref().map(|segments| segments.vecs().into());
+        self
+    }
+
+    /// Makes room for somebody who takes the bio back: a parent need not wait for it any more.
+    #[inline]
+    fn leave_parent(&mut self) {
+        let inner = self.inner_mut();
+        assert!(inner.end.is_none() && !inner.awaited, "a bio ends for one: wait for a part of it instead (I1)");
+        if let Some(parent) = inner.parent.take() {
+            parent.child_ended(Status::Ok);
         }
     }
 
     /// What is asked.
     #[must_use]
+    #[inline]
     pub fn op(&self) -> Op {
         self.inner().op
     }
 
     /// The modifiers.
     #[must_use]
+    #[inline]
     pub fn flags(&self) -> Flags {
         self.inner().flags
     }
 
     /// The result, once ended.
     #[must_use]
+    #[inline]
     pub fn status(&self) -> Status {
         self.inner().status
     }
@@ -243,36 +261,42 @@ impl Bio {
     /// The cursor.
     #[must_use]
     #[expect(clippy::iter_not_returning_iterator, reason = "the kernel's word for the cursor")]
+    #[inline]
     pub fn iter(&self) -> BvecIter {
         self.inner().iter
     }
 
     /// First sector.
     #[must_use]
+    #[inline]
     pub fn sector(&self) -> Sector {
         self.inner().iter.sector
     }
 
     /// Bytes left.
     #[must_use]
+    #[inline]
     pub fn bytes(&self) -> u64 {
         self.inner().iter.bytes
     }
 
     /// The range on the device, in sectors.
     #[must_use]
+    #[inline]
     pub fn extent(&self) -> Extent {
         Extent::new(self.sector(), SectorCount(self.bytes() >> SECTOR_SHIFT))
     }
 
     /// The payload array, for reads and writes.
     #[must_use]
+    #[inline]
     pub fn segments(&self) -> Option<&Rc<Segments>> {
         self.inner().segments.as_ref()
     }
 
     /// Segments of payload memory left; 0 without payload.
     #[must_use]
+    #[inline]
     pub fn segments_left(&self) -> u32 {
         self.segments().map_or(0, |segments| self.iter().segments_left(segments))
     }
@@ -280,6 +304,7 @@ impl Bio {
     /// Whether every segment of the payload starts and ends on a multiple of `align` bytes, a
     /// power of two; true without payload. Answered without a walk.
     #[must_use]
+    #[inline]
     pub fn memory_aligned(&self, align: u32) -> bool {
         self.segments().is_none_or(|segments| self.iter().is_aligned(segments, align))
     }
@@ -287,9 +312,11 @@ impl Bio {
     /// The payload memory, segment by segment; empty without payload.
     #[must_use]
     pub fn pieces(&self) -> bvec::Pieces<'_> {
-        match self.segments() {
-            Some(segments) => self.iter().pieces(segments),
-            None => bvec::Pieces::default(),
+        let inner = self.inner();
+        match (&inner.copied, &inner.segments) {
+            (Some(copied), _) => inner.iter.pieces_of(copied),
+            (None, Some(segments)) => inner.iter.pieces(segments),
+            (None, None) => bvec::Pieces::default(),
         }
     }
 
@@ -313,6 +340,7 @@ impl Bio {
 
     /// Moves the bio to another place on the target below; the payload stays.
     #[must_use]
+    #[inline]
     pub fn remap(mut self, sector: Sector) -> Self {
         self.inner_mut().iter.sector = sector;
         self
@@ -336,7 +364,7 @@ impl Bio {
         let mut child = Self::new(inner.op, iter, inner.segments.clone());
         child.inner_mut().flags = inner.flags;
         inner.meet.child_made();
-        child.inner_mut().ender = Ender::Parent(Rc::clone(&inner.meet));
+        child.inner_mut().parent = Some(Rc::clone(&inner.meet));
         child
     }
 
@@ -379,6 +407,7 @@ impl Bio {
     }
 
     /// Gives the bio back to whoever asked, with its result.
+    #[inline]
     pub fn end(mut self, status: Status) {
         self.finish(status);
     }
@@ -386,21 +415,44 @@ impl Bio {
     fn finish(&mut self, status: Status) {
         let Some(mut inner) = self.0.take() else { return };
         inner.status = status;
-        match std::mem::replace(&mut inner.ender, Ender::Nobody) {
-            Ender::Nobody => recycle(inner),
-            Ender::Call(end, token) => end.bio_ended(Bio(Some(inner)), token),
-            Ender::Parent(parent) => {
-                recycle(inner);
-                parent.child_ended(status);
-            }
-            Ender::Awaited if inner.meet.was_abandoned() => recycle(inner),
-            Ender::Awaited => Rc::clone(&inner.meet).give_back(Bio(Some(inner))),
+        if let Some(end) = inner.end.take() {
+            let token = inner.token;
+            end.bio_ended(Bio(Some(inner)), token);
+        } else if let Some(parent) = inner.parent.take() {
+            recycle(inner);
+            parent.child_ended(status);
+        } else if std::mem::take(&mut inner.awaited) && !inner.meet.was_abandoned() {
+            Rc::clone(&inner.meet).give_back(Bio(Some(inner)));
+        } else {
+            recycle(inner);
         }
     }
 }
 
+/// A bio's state from the pool, or a new one.
+#[expect(clippy::unnecessary_box_returns, reason = "the box is what the pool keeps")]
+fn blank() -> Box<Inner> {
+    let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
+    pooled.unwrap_or_else(|| {
+        Box::new(Inner {
+            op: Op::Flush,
+            flags: Flags::default(),
+            status: Status::Ok,
+            iter: BvecIter::bare(Sector(0), 0),
+            segments: None,
+            copied: None,
+            end: None,
+            token: 0,
+            parent: None,
+            awaited: false,
+            meet: Rc::default(),
+        })
+    })
+}
+
 fn recycle(mut inner: Box<Inner>) {
     inner.segments = None;
+    inner.copied = None;
     // A meeting place that somebody still holds is not ready for another use.
     if Rc::strong_count(&inner.meet) > 1 {
         return;
@@ -417,8 +469,8 @@ fn recycle(mut inner: Box<Inner>) {
 
 impl Drop for Bio {
     fn drop(&mut self) {
-        let aborted = self.0.as_ref().is_some_and(|inner| !matches!(inner.ender, Ender::Nobody));
-        if aborted {
+        let expected = |inner: &Inner| inner.end.is_some() || inner.parent.is_some() || inner.awaited;
+        if self.0.as_deref().is_some_and(expected) {
             self.finish(Status::Aborted);
         } else if let Some(inner) = self.0.take() {
             recycle(inner);

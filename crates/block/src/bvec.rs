@@ -98,17 +98,21 @@ unsafe impl Memory for HeapMemory {
 pub struct BioVec {
     base: NonNull<u8>,
     bytes: NonZeroU32,
+    /// Bytes of the payload before it.
+    start: u32,
 }
 
 impl BioVec {
     /// Address of the first byte. Only devices and backends have a use for it.
     #[must_use]
+    #[inline]
     pub fn base(self) -> *mut u8 {
         self.base.as_ptr()
     }
 
     /// Length, bytes; at least 1.
     #[must_use]
+    #[inline]
     pub fn bytes(self) -> u32 {
         self.bytes.get()
     }
@@ -117,7 +121,7 @@ impl BioVec {
         assert!(skip + bytes <= self.bytes.get(), "a part of a segment lies inside it");
         // SAFETY: `skip` is below the segment's length, so the result points into the same memory.
         let base = unsafe { self.base.add(skip as usize) };
-        Self { base, bytes: NonZeroU32::new(bytes).expect("a part of a segment is not empty") }
+        Self { base, bytes: NonZeroU32::new(bytes).expect("a part of a segment is not empty"), start: self.start + skip }
     }
 }
 
@@ -181,10 +185,11 @@ impl Segments {
             if end > memory.len() {
                 return Err(SegmentsError::Outside);
             }
+            let start = total;
             total = total.checked_add(bytes.get()).ok_or(SegmentsError::TooLong)?;
             // SAFETY: `offset` lies inside the memory, checked just above.
             let base = unsafe { memory.base().add(offset) };
-            vecs.push(BioVec { base, bytes });
+            vecs.push(BioVec { base, bytes, start });
         }
         let uniform = uniform_bytes(&vecs);
         let address_bits = vecs.iter().fold(0, |bits, vec| bits | vec.base() as usize | (vec.bytes() & SECTOR_MASK) as usize);
@@ -193,12 +198,14 @@ impl Segments {
 
     /// The segments.
     #[must_use]
+    #[inline]
     pub fn vecs(&self) -> &[BioVec] {
         &self.vecs
     }
 
     /// Length of all segments together, bytes; known without a walk.
     #[must_use]
+    #[inline]
     pub fn bytes(&self) -> u32 {
         self.bytes
     }
@@ -217,24 +224,14 @@ impl Segments {
         unsafe { std::slice::from_raw_parts_mut(self.memory.base().as_ptr(), self.memory.len()) }
     }
 
-    /// Where byte `skip` of the payload stands: O(1) in uniform arrays, else a walk.
-    fn locate(&self, index: u32, done: u32, skip: u64) -> (u32, u32) {
-        if self.uniform > 0 {
-            let at = u64::from(index) * u64::from(self.uniform) + u64::from(done) + skip;
-            let index = at / u64::from(self.uniform);
-            let last = self.vecs.len() as u64 - 1;
-            let index = index.min(last);
-            return (narrow(index), narrow(at - index * u64::from(self.uniform)));
-        }
-        let (mut index, mut at) = (index, u64::from(done) + skip);
-        while let Some(vec) = self.vecs.get(index as usize) {
-            if at < u64::from(vec.bytes()) {
-                break;
-            }
-            at -= u64::from(vec.bytes());
-            index += 1;
-        }
-        (index, narrow(at))
+    /// Segment that holds byte `at` of the payload, and the bytes of it before that; the end counts
+    /// to the last. O(1) in uniform arrays, else O(log n): nothing walks.
+    fn locate(&self, at: u32) -> (u32, u32) {
+        let index = match at.checked_div(self.uniform) {
+            Some(index) => (index as usize).min(self.vecs.len() - 1),
+            None => self.vecs.partition_point(|vec| vec.start <= at) - 1,
+        };
+        (narrow(index as u64), at - self.vecs[index].start)
     }
 }
 
@@ -300,19 +297,21 @@ impl BvecIter {
     /// # Panics
     /// When the range is not inside the segments.
     #[must_use]
+    #[inline]
     pub fn over(sector: Sector, segments: &Segments, skip: u32, bytes: u32) -> Self {
         assert!(u64::from(skip) + u64::from(bytes) <= u64::from(segments.bytes), "a bio's payload lies inside its segments");
-        let (index, done) = segments.locate(0, 0, u64::from(skip));
+        let (index, done) = if skip == 0 { (0, 0) } else { segments.locate(skip) };
         Self { sector, bytes: u64::from(bytes), index, done }
     }
 
     /// A cursor for an operation without payload.
     #[must_use]
+    #[inline]
     pub fn bare(sector: Sector, bytes: u64) -> Self {
         Self { sector, bytes, index: 0, done: 0 }
     }
 
-    /// Moves by `bytes`: O(1) inside a segment and in uniform arrays. Steps need not be whole
+    /// Moves by `bytes`: O(1) inside a segment and in uniform arrays, else O(log n). Steps need not be whole
     /// sectors as long as the length is: the end stands on a sector, and `sector` is the one that
     /// holds the next byte.
     ///
@@ -326,21 +325,35 @@ impl BvecIter {
         self.sector = Sector(self.sector.0 + ((behind + step) >> SECTOR_SHIFT));
         self.bytes -= step;
         if let Some(segments) = segments {
-            (self.index, self.done) = segments.locate(self.index, self.done, step);
+            let inside = segments.vecs[self.index as usize];
+            let done = u64::from(self.done) + step;
+            if done < u64::from(inside.bytes()) {
+                self.done = narrow(done);
+            } else {
+                (self.index, self.done) = segments.locate(narrow(u64::from(inside.start) + done));
+            }
         }
         if step < bytes { Err(PastEnd) } else { Ok(()) }
     }
 
     /// The segments from here on, cut to what is left.
     #[must_use]
+    #[inline]
     pub fn pieces<'a>(&self, segments: &'a Segments) -> Pieces<'a> {
-        Pieces { vecs: &segments.vecs, index: self.index as usize, done: self.done, left: self.bytes }
+        self.pieces_of(&segments.vecs)
+    }
+
+    /// As [`BvecIter::pieces`], over a copy of the array.
+    #[inline]
+    pub(crate) fn pieces_of<'a>(&self, vecs: &'a [BioVec]) -> Pieces<'a> {
+        Pieces { vecs, index: self.index as usize, done: self.done, left: self.bytes }
     }
 
     /// Whether what is left starts, in every segment, on a multiple of `align` bytes (a power of
     /// two), and has lengths that are multiples of `align` or of a sector, whichever is less. A
     /// walk only where a segment outside of what is left may be the one that is misaligned.
     #[must_use]
+    #[inline]
     pub fn is_aligned(&self, segments: &Segments, align: u32) -> bool {
         let mask = u64::from(align) - 1;
         let fits = |base: u64, bytes: u64| (base | (bytes & u64::from(SECTOR_MASK))) & mask == 0;
@@ -348,16 +361,20 @@ impl BvecIter {
             || self.pieces(segments).all(|piece| fits(piece.base() as u64, u64::from(piece.bytes())))
     }
 
-    /// How many segments are left from here on; O(1) where the array is uniform.
-    ///
-    /// # Panics
-    /// Never: arrays hold fewer than 2^32 segments.
+    /// How many segments are left from here on, known without a walk.
     #[must_use]
+    #[inline]
     pub fn segments_left(&self, segments: &Segments) -> u32 {
-        if segments.uniform > 0 && self.bytes > 0 {
-            return narrow((u64::from(self.done) + self.bytes).div_ceil(u64::from(segments.uniform)));
+        if self.bytes == 0 {
+            return 0;
         }
-        u32::try_from(self.pieces(segments).count()).expect("arrays hold fewer than 2^32 segments")
+        let inside = segments.vecs[self.index as usize];
+        let end = u64::from(self.done) + self.bytes;
+        if end <= u64::from(inside.bytes()) {
+            return 1;
+        }
+        let (last, _) = segments.locate(narrow(u64::from(inside.start) + end - 1));
+        last - self.index + 1
     }
 }
 

@@ -116,13 +116,12 @@ impl Table {
     /// Whether `bio` may enter: inside, aligned, with the payload that its operation needs.
     fn refuse(&self, bio: &Bio) -> Option<Status> {
         let needs_payload = matches!(bio.op(), Op::Read | Op::Write);
-        let logical = u64::from(self.limits.logical_bytes);
+        let inside_block = u64::from(self.limits.logical_bytes) - 1;
         let whole = Extent::new(Sector(0), self.sectors);
         let extent = bio.extent();
         let fits = whole.contains(extent)
             && bio.bytes() > 0
-            && bio.bytes().is_multiple_of(logical)
-            && extent.start.to_bytes().is_multiple_of(logical)
+            && (bio.bytes() | extent.start.to_bytes()) & inside_block == 0
             && bio.segments().is_some() == needs_payload
             && bio.memory_aligned(self.limits.memory_align);
         let offered = match bio.op() {
@@ -175,7 +174,7 @@ impl Target for Table {
         if let Some(status) = self.refuse(&bio) {
             return bio.end(status);
         }
-        let mut at = self.rows.partition_point(|row| row.extent.end() <= bio.sector());
+        let mut at = if self.rows.len() == 1 { 0 } else { self.rows.partition_point(|row| row.extent.end() <= bio.sector()) };
         let first = &self.rows[at];
         if bio.extent().end() <= first.extent.end() {
             let start = Sector(bio.sector().0 - first.extent.start.0);

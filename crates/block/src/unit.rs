@@ -25,18 +25,21 @@ impl Sector {
     /// # Panics
     /// When the offset does not fit 64 bits; positions on real devices always do.
     #[must_use]
+    #[inline]
     pub fn to_bytes(self) -> u64 {
         self.0.checked_mul(u64::from(SECTOR_BYTES)).expect("a sector position beyond 2^55 is a bug")
     }
 
     /// The position that lies `bytes` into a device, when that is a whole sector.
     #[must_use]
+    #[inline]
     pub fn from_bytes(bytes: u64) -> Option<Self> {
         bytes.is_multiple_of(u64::from(SECTOR_BYTES)).then_some(Self(bytes >> SECTOR_SHIFT))
     }
 
     /// The length from `start` up to here, or `None` when `start` lies behind.
     #[must_use]
+    #[inline]
     pub fn since(self, start: Sector) -> Option<SectorCount> {
         self.0.checked_sub(start.0).map(SectorCount)
     }
@@ -48,12 +51,14 @@ impl SectorCount {
     /// # Panics
     /// When it does not fit 64 bits; lengths of real devices always do.
     #[must_use]
+    #[inline]
     pub fn to_bytes(self) -> u64 {
         self.0.checked_mul(u64::from(SECTOR_BYTES)).expect("a length beyond 2^55 sectors is a bug")
     }
 
     /// The number of whole sectors in `bytes`, when nothing is left over.
     #[must_use]
+    #[inline]
     pub fn from_bytes(bytes: u64) -> Option<Self> {
         bytes.is_multiple_of(u64::from(SECTOR_BYTES)).then_some(Self(bytes >> SECTOR_SHIFT))
     }
@@ -61,6 +66,7 @@ impl SectorCount {
 
 impl Add<SectorCount> for Sector {
     type Output = Sector;
+    #[inline]
     fn add(self, count: SectorCount) -> Sector {
         Sector(self.0 + count.0)
     }
@@ -68,6 +74,7 @@ impl Add<SectorCount> for Sector {
 
 impl Add for SectorCount {
     type Output = SectorCount;
+    #[inline]
     fn add(self, other: SectorCount) -> SectorCount {
         SectorCount(self.0 + other.0)
     }
@@ -75,6 +82,7 @@ impl Add for SectorCount {
 
 impl Sub for SectorCount {
     type Output = SectorCount;
+    #[inline]
     fn sub(self, other: SectorCount) -> SectorCount {
         SectorCount(self.0 - other.0)
     }
@@ -104,24 +112,28 @@ pub struct Extent {
 impl Extent {
     /// The run of `count` sectors from `start`.
     #[must_use]
+    #[inline]
     pub fn new(start: Sector, count: SectorCount) -> Self {
         Self { start, count }
     }
 
     /// The position just behind the run.
     #[must_use]
+    #[inline]
     pub fn end(self) -> Sector {
         self.start + self.count
     }
 
     /// Whether the two runs share a sector.
     #[must_use]
+    #[inline]
     pub fn overlaps(self, other: Extent) -> bool {
         self.start < other.end() && other.start < self.end()
     }
 
     /// Whether `other` lies wholly inside this run. Never panics, even at the end of the range.
     #[must_use]
+    #[inline]
     pub fn contains(self, other: Extent) -> bool {
         other.start.0.checked_add(other.count.0).is_some_and(|end| self.start <= other.start && end <= self.end().0)
     }

@@ -196,6 +196,33 @@ pub enum CacheCommand {
 pub enum BenchCommand {
     /// Large random writes through the write cache, in memory or on files
     Writecache(WritecacheFlags),
+    /// Requests that borrow their segment array, beside requests that copy it
+    Bvec(BvecFlags),
+}
+
+/// `forebay bench bvec`.
+///
+/// Random reads of a device that completes at once and merges nothing, through a table and a linear
+/// target, 128 arrays of 4 KiB segments in turns, 32 requests a batch. Rates are thousands of
+/// requests per second of one core's time; ratios are taken repetition by repetition.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct BvecFlags {
+    /// Request sizes in bytes, powers of two from 512 to 1048576; all that are compared where not given
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = request_size)]
+    pub block_size: Vec<u32>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Write a page with a plot to this file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// The size of a request of `forebay bench bvec`.
+fn request_size(text: &str) -> Result<u32, String> {
+    let size = text.parse().ok().filter(|size: &u32| size.is_power_of_two() && (512..=1 << 20).contains(size));
+    size.ok_or_else(|| format!("{text} is not a power of two from 512 to 1048576"))
 }
 
 /// `forebay bench writecache`.

@@ -33,20 +33,21 @@ impl NullDevice {
     /// # Errors
     /// When the reactor has too many devices.
     pub fn new(reactor: &Reactor, sectors: SectorCount) -> Result<Rc<Self>, DeviceError> {
-        Self::with(reactor, sectors, true)
+        Self::with(reactor, sectors, true, true)
     }
 
-    /// As [`NullDevice::new`], but reads leave their payload as it was. It may hold what another
-    /// request left there: only for benchmarks, never for clients.
+    /// As [`NullDevice::new`], but reads leave their payload as it was, and neighbouring requests are
+    /// not merged. The payload may hold what another request left there: only for benchmarks, never
+    /// for clients.
     ///
     /// # Errors
     /// When the reactor has too many devices.
     pub fn untouched(reactor: &Reactor, sectors: SectorCount) -> Result<Rc<Self>, DeviceError> {
-        Self::with(reactor, sectors, false)
+        Self::with(reactor, sectors, false, false)
     }
 
-    fn with(reactor: &Reactor, sectors: SectorCount, zeroes: bool) -> Result<Rc<Self>, DeviceError> {
-        let id = ram::attach(reactor, "null", Rc::new(Nothing { zeroes }))?;
+    fn with(reactor: &Reactor, sectors: SectorCount, zeroes: bool, merging: bool) -> Result<Rc<Self>, DeviceError> {
+        let id = ram::attach(reactor, "null", Rc::new(Nothing { zeroes }), merging)?;
         Ok(Rc::new(Self { reactor: reactor.clone(), id, sectors }))
     }
 

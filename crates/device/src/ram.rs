@@ -60,7 +60,7 @@ impl RamDevice {
             return Err(DeviceError::TooSmall { path: PathBuf::from("a RAM device"), bytes, block_bytes: 512 });
         }
         let region = Region::new(usize::try_from(bytes).map_err(|_| too_large())?).map_err(|_| too_large())?;
-        let id = attach(reactor, "ram", Rc::new(Store(RefCell::new(region))))?;
+        let id = attach(reactor, "ram", Rc::new(Store(RefCell::new(region))), true)?;
         Ok(Rc::new(Self { reactor: reactor.clone(), id, sectors }))
     }
 
@@ -71,9 +71,14 @@ impl RamDevice {
     }
 }
 
-pub(crate) fn attach(reactor: &Reactor, name: &'static str, inline: Rc<dyn Inline>) -> Result<DeviceId, DeviceError> {
+pub(crate) fn attach(
+    reactor: &Reactor,
+    name: &'static str,
+    inline: Rc<dyn Inline>,
+    merging: bool,
+) -> Result<DeviceId, DeviceError> {
     let limits = Limits::unlimited();
-    let attachment = Attachment { name: name.to_owned(), limits, file: None, inline: Some(inline), merging: true };
+    let attachment = Attachment { name: name.to_owned(), limits, file: None, inline: Some(inline), merging };
     let failed = |source| DeviceError::System { action: "attaching", path: PathBuf::from(name), source };
     reactor.attach(attachment).map_err(failed)
 }

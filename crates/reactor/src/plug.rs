@@ -11,7 +11,8 @@
 //!   FUA writes, flushes and bios marked `nomerge` are never merged.
 //! - I2: of two overlapping bios of one batch of which one writes, the later one leaves after the
 //!   earlier one is done.
-//! - I3: sorting is stable: bios at the same place keep their order.
+//! - I3: sorting is stable: bios at the same place keep their order. Where nothing merges and
+//!   nothing writes, there is nothing to sort for.
 //! - I4: nothing here allocates once the lists are warm.
 //!
 //! Sorting makes every front merge a back merge. Facts: `block/blk-merge.c`, Linux 6.12.
@@ -20,19 +21,69 @@ use forebay_block::{Bio, Limits, Op};
 
 use crate::request::{DeviceId, Kind};
 
-/// A bio that waits in the plug.
+/// A bio that waits in the plug, and what is asked of whom in what order, as one number: it stands in
+/// two registers, and sorting compares numbers.
+///
+/// ```text
+///   bits  48..63   40..47   32    0..31
+///         device   what     alone arrival
+/// ```
 pub(crate) struct Entry {
-    pub(crate) device: DeviceId,
-    pub(crate) kind: Kind,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) arrival: u32,
-    pub(crate) segments: u32,
-    pub(crate) alone: bool,
     pub(crate) bio: Bio,
+    key: u64,
+}
+
+const DEVICE_SHIFT: u32 = 48;
+const KIND_SHIFT: u32 = 40;
+const ALONE: u64 = 1 << 32;
+
+impl Entry {
+    fn new(device: DeviceId, kind: Kind, alone: bool, arrival: u32, bio: Bio) -> Self {
+        let alone = if alone { ALONE } else { 0 };
+        let key = u64::from(device.0) << DEVICE_SHIFT | kind_number(kind) << KIND_SHIFT | alone | u64::from(arrival);
+        Self { bio, key }
+    }
+
+    /// Whom it is for.
+    pub(crate) fn device(&self) -> DeviceId {
+        DeviceId(u16::try_from(self.key >> DEVICE_SHIFT).expect("16 bits are left"))
+    }
+
+    /// What is asked.
+    pub(crate) fn kind(&self) -> Kind {
+        kind_of(&self.bio)
+    }
+
+    /// Device and kind as one number: neighbours that may merge have the same.
+    fn group(&self) -> u64 {
+        self.key >> KIND_SHIFT
+    }
+
+    /// Never merged.
+    fn alone(&self) -> bool {
+        self.key & ALONE != 0
+    }
+
+    /// Place in the order of arrival.
+    fn arrival(&self) -> u32 {
+        u32::try_from(self.key & u64::from(u32::MAX)).expect("32 bits are left")
+    }
+
+    fn start(&self) -> u64 {
+        self.bio.sector().0
+    }
+
+    fn end(&self) -> u64 {
+        self.bio.extent().end().0
+    }
+
+    fn writes(&self) -> bool {
+        writes(self.kind())
+    }
 }
 
 /// What a bio asks of a device.
+#[inline]
 pub(crate) fn kind_of(bio: &Bio) -> Kind {
     let flags = bio.flags();
     match bio.op() {
@@ -44,31 +95,35 @@ pub(crate) fn kind_of(bio: &Bio) -> Kind {
     }
 }
 
+/// A number for each kind of block request.
+fn kind_number(kind: Kind) -> u64 {
+    match kind {
+        Kind::Read => 0,
+        Kind::Write { fua } => 1 + u64::from(fua),
+        Kind::Flush => 3,
+        Kind::Discard => 4,
+        Kind::WriteZeroes { no_unmap } => 5 + u64::from(no_unmap),
+        Kind::Receive | Kind::Send | Kind::Readable => unreachable!("stream steps have no bio"),
+    }
+}
+
 /// The requests held back since the last unplug.
 #[derive(Default)]
 pub(crate) struct Plug {
     entries: Vec<Entry>,
     arrivals: u32,
+    /// Whether order may matter: something may merge, or something writes.
+    order: bool,
 }
 
 impl Plug {
     /// Holds a bio back for `device`; `merging` is whether the device wants merges at all.
     pub(crate) fn add(&mut self, device: DeviceId, merging: bool, bio: Bio) {
         let kind = kind_of(&bio);
-        let extent = bio.extent();
         let payload = matches!(kind, Kind::Read | Kind::Write { fua: false });
         let alone = !merging || !payload || bio.flags().nomerge;
-        let segments = if alone { 0 } else { bio.segments_left() };
-        self.entries.push(Entry {
-            device,
-            kind,
-            start: extent.start.0,
-            end: extent.end().0,
-            arrival: self.arrivals,
-            segments,
-            alone,
-            bio,
-        });
+        self.order |= !alone || writes(kind);
+        self.entries.push(Entry::new(device, kind, alone, self.arrivals, bio));
         self.arrivals += 1;
     }
 
@@ -85,13 +140,19 @@ impl Plug {
     /// gives the rest in order through `out`.
     pub(crate) fn sort_into(&mut self, held: &mut Vec<Entry>, out: &mut Vec<Entry>) {
         self.arrivals = 0;
-        if self.entries.len() > 1 {
-            self.entries.sort_unstable_by_key(|entry| (entry.device, entry.kind, entry.start, entry.arrival));
+        // Reads that are not to be merged leave as they came.
+        if std::mem::take(&mut self.order) && self.entries.len() > 1 {
+            sort(&mut self.entries);
             if has_overlap(&self.entries) {
                 hold_overlaps(&mut self.entries, held);
             }
         }
-        out.append(&mut self.entries);
+        if out.is_empty() {
+            // Nothing is moved: the two lists change places.
+            std::mem::swap(out, &mut self.entries);
+        } else {
+            out.append(&mut self.entries);
+        }
     }
 }
 
@@ -100,28 +161,32 @@ fn writes(kind: Kind) -> bool {
 }
 
 fn conflict(a: &Entry, b: &Entry) -> bool {
-    a.device == b.device && a.start < b.end && b.start < a.end && (writes(a.kind) || writes(b.kind))
+    a.device() == b.device() && a.start() < b.end() && b.start() < a.end() && (a.writes() || b.writes())
+}
+
+fn sort(entries: &mut [Entry]) {
+    entries.sort_unstable_by_key(|entry| (entry.group(), entry.start(), entry.arrival()));
 }
 
 /// Whether any two entries conflict. Entries are sorted by device, kind and start, so those of one
 /// device and kind are in order of their start: one pass for each pair of kinds.
 fn has_overlap(entries: &[Entry]) -> bool {
-    let mut groups = entries.chunk_by(|a, b| (a.device, a.kind) == (b.device, b.kind));
+    let mut groups = entries.chunk_by(|a, b| a.group() == b.group());
     if groups.clone().count() == 1 {
-        return groups.next().is_some_and(|group| writes(group[0].kind) && self_overlap(group));
+        return groups.next().is_some_and(|group| group[0].writes() && self_overlap(group));
     }
     let groups: &mut dyn Iterator<Item = &[Entry]> = &mut groups;
     let mut earlier_at = 0;
     let mut at = 0;
     for group in groups {
-        if at > 0 && entries[earlier_at].device != group[0].device {
+        if at > 0 && entries[earlier_at].device() != group[0].device() {
             earlier_at = at;
         }
-        if writes(group[0].kind) && self_overlap(group) {
+        if group[0].writes() && self_overlap(group) {
             return true;
         }
-        for other in entries[earlier_at..at].chunk_by(|a, b| a.kind == b.kind) {
-            if (writes(group[0].kind) || writes(other[0].kind)) && cross_overlap(group, other) {
+        for other in entries[earlier_at..at].chunk_by(|a, b| a.group() == b.group()) {
+            if (group[0].writes() || other[0].writes()) && cross_overlap(group, other) {
                 return true;
             }
         }
@@ -133,10 +198,10 @@ fn has_overlap(entries: &[Entry]) -> bool {
 fn self_overlap(group: &[Entry]) -> bool {
     let mut reach = 0;
     for entry in group {
-        if entry.start < reach {
+        if entry.start() < reach {
             return true;
         }
-        reach = reach.max(entry.end);
+        reach = reach.max(entry.end());
     }
     false
 }
@@ -144,10 +209,10 @@ fn self_overlap(group: &[Entry]) -> bool {
 fn cross_overlap(a: &[Entry], b: &[Entry]) -> bool {
     let (mut i, mut j) = (0, 0);
     while let (Some(x), Some(y)) = (a.get(i), b.get(j)) {
-        if x.start < y.end && y.start < x.end {
+        if x.start() < y.end() && y.start() < x.end() {
             return true;
         }
-        if x.end <= y.start { i += 1 } else { j += 1 }
+        if x.end() <= y.start() { i += 1 } else { j += 1 }
     }
     false
 }
@@ -155,7 +220,7 @@ fn cross_overlap(a: &[Entry], b: &[Entry]) -> bool {
 /// The rare case: every entry that conflicts with an earlier one waits in `held`, in order of
 /// arrival. What conflicts with a waiting one waits too.
 fn hold_overlaps(entries: &mut Vec<Entry>, held: &mut Vec<Entry>) {
-    entries.sort_unstable_by_key(|entry| entry.arrival);
+    entries.sort_unstable_by_key(Entry::arrival);
     let mut kept = 0;
     let mut at = 0;
     let first_held = held.len();
@@ -169,25 +234,31 @@ fn hold_overlaps(entries: &mut Vec<Entry>, held: &mut Vec<Entry>) {
             at += 1;
         }
     }
-    entries.sort_unstable_by_key(|entry| (entry.device, entry.kind, entry.start, entry.arrival));
+    sort(entries);
 }
 
 /// How many entries from the front of `entries` go into one request (I1); at least one.
+#[inline]
 pub(crate) fn run_length(entries: &[Entry], limits: &Limits) -> usize {
-    let first = &entries[0];
-    if first.alone {
-        return 1;
+    match entries {
+        [first, second, ..] if !first.alone() && first.group() == second.group() => merge_length(entries, limits),
+        _ => 1,
     }
-    let mut segments = first.segments;
+}
+
+fn merge_length(entries: &[Entry], limits: &Limits) -> usize {
+    let first = &entries[0];
+    let mut segments = first.bio.segments_left();
     let mut count = 1;
     for pair in entries.windows(2) {
         let (last, next) = (&pair[0], &pair[1]);
-        let adjoins = next.device == first.device && next.kind == first.kind && next.start == last.end && !next.alone;
-        segments = segments.saturating_add(next.segments);
-        if !adjoins
-            || next.end - first.start > u64::from(limits.max_sectors)
+        if next.group() != first.group() || next.start() != last.end() || next.alone() {
+            break;
+        }
+        segments = segments.saturating_add(next.bio.segments_left());
+        if next.end() - first.start() > u64::from(limits.max_sectors)
             || segments > limits.max_segments
-            || crosses_chunk(first.start, next.end, limits)
+            || crosses_chunk(first.start(), next.end(), limits)
             || leaves_gap(last, next, limits)
         {
             break;

@@ -14,9 +14,10 @@
 //!   concerned fails.
 //! - I4: completions never run inside `submit` of a device.
 //!
-//! Step 4 is in `turn/reap.rs`.
+//! Bios come in through `turn/submit.rs`; step 4 is in `turn/reap.rs`.
 
 mod reap;
+mod submit;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -29,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use forebay_block::{Bio, Limits, Op, Status, split};
+use forebay_block::{Bio, Limits, Status};
 
 use crate::backend::{Backend, Done, Wait};
 use crate::job::{JobPool, Pollable, Tasks};
@@ -94,6 +95,8 @@ pub struct TurnCounts {
 
 struct Device {
     attachment: Attachment,
+    /// Whether its limits leave nothing to look at but a bio's length and number of segments.
+    simple: bool,
     counts: DeviceCounts,
     in_flight: usize,
     held: usize,
@@ -108,7 +111,6 @@ struct Core {
     plug: RefCell<Plug>,
     held: RefCell<Vec<Entry>>,
     sorted: RefCell<Vec<Entry>>,
-    runs: RefCell<Vec<usize>>,
     batch: RefCell<Vec<Tag>>,
     replies: Replies,
     done: RefCell<Vec<Done>>,
@@ -169,7 +171,6 @@ impl Reactor {
             plug: RefCell::default(),
             held: RefCell::default(),
             sorted: RefCell::default(),
-            runs: RefCell::default(),
             batch: RefCell::default(),
             replies: Replies::default(),
             done: RefCell::default(),
@@ -245,7 +246,8 @@ impl Reactor {
         let id = DeviceId(id);
         let file = attachment.file.as_ref().map(|file| file.as_fd());
         self.0.backend.borrow_mut().attach(id, file)?;
-        devices.push(Device { attachment, counts: DeviceCounts::default(), in_flight: 0, held: 0 });
+        let simple = submit::is_simple(&attachment.limits);
+        devices.push(Device { attachment, simple, counts: DeviceCounts::default(), in_flight: 0, held: 0 });
         Ok(id)
     }
 
@@ -265,53 +267,6 @@ impl Reactor {
     #[must_use]
     pub fn counts(&self) -> TurnCounts {
         self.0.counts.get()
-    }
-
-    /// Hands a bio to a device: split at its limits, then held in the plug. A bio whose memory the
-    /// device cannot take ends with [`Status::IoError`].
-    pub fn submit(&self, device: DeviceId, mut bio: Bio) {
-        let mut devices = self.0.devices.borrow_mut();
-        let entry = &mut devices[usize::from(device.0)];
-        let limits = entry.attachment.limits;
-        let payload = matches!(bio.op(), Op::Read | Op::Write);
-        if payload && !bio.memory_aligned(limits.memory_align) {
-            return self.0.finished.borrow_mut().push((bio, Status::IoError));
-        }
-        if !payload || fits(&limits, &bio) {
-            return self.plug(entry, device, bio);
-        }
-        let mut pieces = 0;
-        while bio.bytes() > 0 {
-            let bytes = split::prefix_bytes(&limits, bio.sector(), bio.bytes(), bio.pieces());
-            if bytes == bio.bytes() && pieces == 0 {
-                return self.plug(entry, device, bio);
-            }
-            if bytes == 0 {
-                let part = bio.part(0, bio.bytes());
-                self.0.finished.borrow_mut().push((part, Status::IoError));
-                break;
-            }
-            let front = bio.split_front(bytes);
-            self.plug(entry, device, front);
-            pieces += 1;
-        }
-        drop(devices);
-        bio.end_after_parts();
-    }
-
-    fn plug(&self, entry: &mut Device, device: DeviceId, bio: Bio) {
-        entry.counts.bios += 1;
-        if matches!(bio.op(), Op::Read | Op::Write) {
-            entry.counts.bytes += bio.bytes();
-        }
-        let mut plug = self.0.plug.borrow_mut();
-        plug.add(device, entry.attachment.merging, bio);
-        if entry.held > 0 {
-            // Behind a held bio everything waits, so that order is kept (plug I2).
-            entry.held += 1;
-            let last = plug.take_last();
-            self.0.held.borrow_mut().push(last);
-        }
     }
 
     pub(crate) fn submit_stream(&self, kind: Kind, stream: Stream) {
@@ -351,19 +306,13 @@ impl Reactor {
         let already_held = held.len();
         self.0.plug.borrow_mut().sort_into(&mut held, &mut sorted);
         for entry in &held[already_held..] {
-            devices[usize::from(entry.device.0)].held += 1;
-        }
-        let mut runs = self.0.runs.borrow_mut();
-        let mut rest = sorted.as_slice();
-        while let Some(first) = rest.first() {
-            let limits = &devices[usize::from(first.device.0)].attachment.limits;
-            let length = run_length(rest, limits);
-            runs.push(length);
-            rest = &rest[length..];
+            devices[usize::from(entry.device().0)].held += 1;
         }
         let mut entries = sorted.drain(..);
-        for length in runs.drain(..) {
-            self.start_run(&mut devices, entries.by_ref().take(length));
+        while let Some(first) = entries.as_slice().first() {
+            let device = &mut devices[usize::from(first.device().0)];
+            let length = run_length(entries.as_slice(), &device.attachment.limits);
+            self.start_run(device, entries.by_ref().take(length));
         }
         if !held.is_empty() {
             // Inline devices are done already; nothing in flight will release their held bios.
@@ -374,24 +323,23 @@ impl Reactor {
         }
     }
 
-    fn start_run(&self, devices: &mut [Device], mut run: impl Iterator<Item = Entry>) {
-        let first = run.next().expect("a run has an entry");
-        let device = &mut devices[usize::from(first.device.0)];
+    fn start_run(&self, device: &mut Device, mut run: impl Iterator<Item = Entry>) {
         device.counts.requests += 1;
         if let Some(inline) = &device.attachment.inline {
             let mut finished = self.0.finished.borrow_mut();
-            for entry in std::iter::once(first).chain(run) {
+            for entry in run {
                 let status = inline.execute(&entry.bio);
                 finished.push((entry.bio, status));
             }
             return;
         }
+        let first = run.next().expect("a run has an entry");
         let mut requests = self.0.requests.borrow_mut();
-        let tag = requests.take(first.kind, first.device, first.start * 512, (first.end - first.start) * 512);
+        let tag = requests.take(first.kind(), first.device(), first.bio.sector().to_bytes(), first.bio.bytes());
         let request = requests.get_mut(tag);
         request.bios.push(first.bio);
         for entry in run {
-            request.bytes += (entry.end - entry.start) * 512;
+            request.bytes += entry.bio.bytes();
             request.bios.push(entry.bio);
         }
         device.in_flight += 1;
@@ -476,15 +424,6 @@ impl Reactor {
         drop(held);
         self.deliver();
     }
-}
-
-/// Whether a bio goes to a device in one piece, answered without a walk over its segments where
-/// possible.
-fn fits(limits: &Limits, bio: &Bio) -> bool {
-    let one_segment = bio.segments_left() == 1 && bio.bytes() <= u64::from(limits.max_segment_bytes);
-    let simple = limits.gap_mask == 0 && limits.chunk_sectors == 0;
-    let unlimited = limits.max_segment_bytes == u32::MAX && bio.segments_left() <= limits.max_segments;
-    simple && bio.bytes() <= u64::from(limits.max_sectors) * 512 && (one_segment || unlimited)
 }
 
 #[cfg(test)]

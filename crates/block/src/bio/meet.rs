@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use super::{Bio, Ender, Status};
+use super::{Bio, Status};
 use crate::target::Target;
 
 #[derive(Default)]
@@ -124,7 +124,8 @@ pub fn call(target: &dyn Target, bio: Bio) -> Call {
 /// # Panics
 /// As [`call`].
 pub fn call_with(mut bio: Bio, submit: impl FnOnce(Bio)) -> Call {
-    bio.set_ender(Ender::Awaited);
+    bio.leave_parent();
+    bio.inner_mut().awaited = true;
     let meet = Rc::clone(&bio.inner().meet);
     submit(bio);
     Call(Some(meet))

@@ -308,3 +308,16 @@ proptest! {
         prop_assert_eq!(bytes, expected);
     }
 }
+
+#[test]
+fn a_copied_array_shows_the_same_memory_from_a_place_of_its_own() {
+    let segments = Segments::ranges(Box::new(HeapMemory::new(4096, 512)), &[(2048, 512), (0, 1024), (1024, 512)]).unwrap();
+    let borrowing = Bio::read(Sector(0), Rc::clone(&segments), 512, 1024);
+    let expected: Vec<BioVec> = borrowing.pieces().collect();
+    let copying = Bio::read(Sector(0), Rc::clone(&segments), 512, 1024).with_copied_segments();
+    assert_eq!(copying.pieces().collect::<Vec<_>>(), expected);
+    assert_ne!(copying.inner().copied.as_ref().map(|copied| copied.as_ptr()), Some(segments.vecs().as_ptr()));
+    copying.end(Status::Ok);
+    let next = Bio::read(Sector(0), segments, 0, 512);
+    assert!(next.inner().copied.is_none(), "the copy goes with the request");
+}

@@ -111,3 +111,23 @@ impl Stopwatch {
         self.0.elapsed()
     }
 }
+
+/// Time that the calling thread has a core.
+pub struct CoreTime(Duration);
+
+impl CoreTime {
+    /// Starts now.
+    pub fn start() -> Self {
+        Self(Self::now())
+    }
+
+    /// Core time since the start.
+    pub fn elapsed(&self) -> Duration {
+        Self::now().saturating_sub(self.0)
+    }
+
+    fn now() -> Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::try_from(time).expect("a clock is not negative")
+    }
+}

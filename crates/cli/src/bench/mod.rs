@@ -4,6 +4,7 @@
 //! taken repetition by repetition: the speed of a machine changes by the minute, a ratio does not.
 
 pub mod aged;
+mod bvec;
 mod files;
 mod job;
 mod report;
@@ -87,6 +88,7 @@ enum Row {
 /// One sentence on what it lacked.
 pub fn run(command: &BenchCommand) -> Outcome {
     match command {
+        BenchCommand::Bvec(flags) => bvec::run(flags).map_err(|error| Failure::Failed(error.to_string())),
         BenchCommand::Writecache(flags) => run_writecache(flags).map_err(|error| Failure::Failed(error.to_string())),
     }
 }

@@ -28,7 +28,7 @@ fn runs(bios: Vec<Bio>, limits: &Limits) -> (Vec<(u64, u64)>, usize) {
     let mut runs = Vec::new();
     while !rest.is_empty() {
         let n = run_length(rest, limits);
-        runs.push((rest[0].start, rest[n - 1].end));
+        runs.push((rest[0].start(), rest[n - 1].end()));
         rest = &rest[n..];
     }
     (runs, held.len())
@@ -102,9 +102,48 @@ fn sorting_never_reorders_overlapping_bios_whatever_the_mix() {
             }
         }
         for late in &held {
-            let blocked = out.iter().chain(&held).any(|early| early.arrival < late.arrival && conflict(early, late));
+            let blocked = out.iter().chain(&held).any(|early| early.arrival() < late.arrival() && conflict(early, late));
             assert!(blocked, "a bio waits for nothing");
         }
-        assert!(held.is_sorted_by_key(|entry| entry.arrival));
+        assert!(held.is_sorted_by_key(Entry::arrival));
+    }
+}
+
+#[test]
+fn reads_that_do_not_merge_leave_in_order_of_arrival() {
+    let order = |bios: Vec<Bio>| {
+        let mut plug = Plug::default();
+        for bio in bios {
+            plug.add(DeviceId(3), false, bio);
+        }
+        let (mut held, mut out) = (Vec::new(), Vec::new());
+        plug.sort_into(&mut held, &mut out);
+        out.iter().map(|entry| (entry.device(), entry.start())).collect::<Vec<_>>()
+    };
+    let starts = |starts: &[u64]| starts.iter().map(|&start| (DeviceId(3), start)).collect::<Vec<_>>();
+    assert_eq!(order(vec![read(16, 8), read(0, 8), read(8, 8)]), starts(&[16, 0, 8]));
+    assert_eq!(order(vec![read(16, 8), read(0, 8), write(8, 8)]), starts(&[0, 16, 8]), "order matters to what overlaps");
+}
+
+#[test]
+fn the_number_of_an_entry_keeps_what_it_was_made_of() {
+    for (at, kind) in [
+        Kind::Read,
+        Kind::Write { fua: false },
+        Kind::Write { fua: true },
+        Kind::Flush,
+        Kind::Discard,
+        Kind::WriteZeroes { no_unmap: false },
+        Kind::WriteZeroes { no_unmap: true },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(kind_number(kind), at as u64);
+        for (device, alone, arrival) in [(0, false, 0), (u16::MAX, true, u32::MAX), (7, true, 9)] {
+            let entry = Entry::new(DeviceId(device), kind, alone, arrival, Bio::flush());
+            assert_eq!((entry.device(), entry.alone(), entry.arrival()), (DeviceId(device), alone, arrival));
+            assert_eq!(entry.group(), u64::from(device) << 8 | at as u64);
+        }
     }
 }

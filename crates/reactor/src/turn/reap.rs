@@ -89,7 +89,7 @@ impl Reactor {
         let mut plug = self.0.plug.borrow_mut();
         let mut at = 0;
         while at < held.len() {
-            if held[at].device == id {
+            if held[at].device() == id {
                 let entry = held.remove(at);
                 plug.add(id, device.attachment.merging, entry.bio);
             } else {
