@@ -13,6 +13,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod allocation;
 pub mod bio;
 pub mod bvec;
 pub mod limits;
@@ -20,6 +21,7 @@ pub mod split;
 pub mod target;
 pub mod unit;
 
+pub use allocation::{Allocation, LookUp, Run};
 pub use bio::{Bio, End, Flags, Op, Status, call, call_with};
 pub use bvec::{BioVec, BvecIter, HeapMemory, Memory, Segments, Source};
 pub use limits::{Ability, Limits};

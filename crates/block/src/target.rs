@@ -13,6 +13,7 @@
 use std::fmt;
 use std::rc::Rc;
 
+use crate::allocation::Allocation;
 use crate::bio::{Bio, Op, Status};
 use crate::limits::{Ability, Limits};
 use crate::split::prefix_bytes;
@@ -31,6 +32,13 @@ pub trait Target {
 
     /// Takes a bio over `0..sectors()` and ends it, now or later, exactly once. Never blocks.
     fn submit(&self, bio: Bio);
+
+    /// Tells which parts of `extent`, which lies in `0..sectors()`, are data and which are holes, in
+    /// order and without a gap, until all is told or `out` is full. Never blocks. Whoever does not
+    /// know says data; see [`mod@crate::allocation`] for what a hole is, and for asking.
+    fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        out.data(extent.count);
+    }
 }
 
 /// One line of a table: where it starts, how long it is, what serves it.
@@ -191,6 +199,17 @@ impl Target for Table {
             at += 1;
         }
         bio.end_after_parts();
+    }
+
+    fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        let mut start = extent.start;
+        let first = self.rows.partition_point(|row| row.extent.end() <= start);
+        for row in &self.rows[first..] {
+            let end = row.extent.end().min(extent.end());
+            let Some(count) = end.since(start).filter(|count| count.0 > 0 && !out.is_full()) else { break };
+            out.below(&*row.target, Extent::new(Sector(start.0 - row.extent.start.0), count));
+            start = end;
+        }
     }
 }
 
