@@ -40,7 +40,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Workers {
-    /// Starts them: the only place in the project where threads are started for I/O.
+    /// Starts them. But for a [`Helper`](super::Helper), no other threads are started for I/O.
     pub(super) fn start() -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Arc::new(Shared { queue: Mutex::default(), filled: Condvar::new(), done: Mutex::default(), bell });
