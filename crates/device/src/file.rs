@@ -15,6 +15,7 @@
 //! device opened for reading, [`Status::Unsupported`] for discards where no holes can be made, and
 //! whatever the kernel reports.
 
+mod holes;
 mod limits;
 mod open;
 mod zeroes;
@@ -23,9 +24,10 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{Ability, Bio, Limits, Op, SectorCount, Status, Target};
+use forebay_block::{Ability, Allocation, Bio, Extent, Limits, LookUp, Op, SectorCount, Status, Target};
 use forebay_reactor::{Attachment, DeviceId, JobPool, Reactor};
 
+use self::holes::Holes;
 use self::zeroes::Zeroes;
 use crate::DeviceError;
 
@@ -72,6 +74,8 @@ pub struct FileDevice {
     read_only: bool,
     direct: bool,
     zeroes: JobPool<Bio>,
+    /// Who is asked where the file has holes; `None` for block devices, which do not tell.
+    holes: Option<Rc<dyn LookUp>>,
 }
 
 impl FileDevice {
@@ -94,11 +98,13 @@ impl FileDevice {
         if whole == 0 {
             return Err(DeviceError::TooSmall { path: path.to_owned(), bytes, block_bytes: limits.logical_bytes });
         }
+        let file = Rc::new(opened.file);
+        let holes = (!opened.block_device).then(|| Rc::new(Holes::new(reactor, &file)) as Rc<dyn LookUp>);
         let id = reactor
             .attach(Attachment {
                 name: path.display().to_string(),
                 limits,
-                file: Some(Rc::new(opened.file)),
+                file: Some(file),
                 inline: None,
                 merging: options.merging,
             })
@@ -112,6 +118,7 @@ impl FileDevice {
             read_only: options.read_only,
             direct: alignment.is_some(),
             zeroes: reactor.job_pool(ZEROES_MAX, move |bio| Rc::clone(&how).write(bio)),
+            holes,
         }))
     }
 
@@ -157,6 +164,13 @@ impl Target for FileDevice {
             (Some(status), _) => bio.end(status),
             (None, Op::WriteZeroes) => self.zeroes.start(bio),
             (None, _) => self.reactor.submit(self.id, bio),
+        }
+    }
+
+    fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        match &self.holes {
+            Some(holes) => out.ask(holes, extent),
+            None => out.data(extent.count),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_block::{Bio, Limits, Op, SectorCount, Status, Target};
+use forebay_block::{Allocation, Bio, Extent, Limits, Op, Run, SectorCount, Status, Target};
 use forebay_reactor::{DeviceId, Inline, Reactor};
 
 use crate::{DeviceError, ram};
@@ -12,6 +12,7 @@ pub struct NullDevice {
     reactor: Reactor,
     id: DeviceId,
     sectors: SectorCount,
+    zeroes: bool,
 }
 
 struct Nothing {
@@ -48,7 +49,7 @@ impl NullDevice {
 
     fn with(reactor: &Reactor, sectors: SectorCount, zeroes: bool, merging: bool) -> Result<Rc<Self>, DeviceError> {
         let id = ram::attach(reactor, "null", Rc::new(Nothing { zeroes }), merging)?;
-        Ok(Rc::new(Self { reactor: reactor.clone(), id, sectors }))
+        Ok(Rc::new(Self { reactor: reactor.clone(), id, sectors, zeroes }))
     }
 
     /// Under which number the reactor knows it, for its counts.
@@ -77,5 +78,8 @@ impl Target for NullDevice {
         } else {
             bio.end(Status::IoError);
         }
+    }
+    fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        out.tell(Run { count: extent.count, hole: self.zeroes });
     }
 }

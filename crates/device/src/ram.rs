@@ -2,29 +2,74 @@
 //!
 //! Its pages are huge where the system has huge pages, and all touched when it is made: the first
 //! touch of a page costs many times a copy of it, and a device's speed must not depend on what was
-//! written before. For the same reason a discard zeroes and gives no memory back.
+//! written before. For the same reason a discard zeroes and gives no memory back. What was never
+//! written, or zeroed since, is told as a hole all the same, by pieces of [`PIECE_SECTORS`].
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use forebay_block::{Bio, Limits, Op, SectorCount, Status, Target};
+use forebay_block::{Allocation, Bio, Extent, Limits, Op, Run, SectorCount, Status, Target};
 use forebay_reactor::{Attachment, DeviceId, Inline, Reactor, Region};
 
 use crate::DeviceError;
+
+/// Sectors of which it is known together whether they hold data.
+const PIECE_SECTORS: u64 = 128;
 
 /// A device in memory.
 pub struct RamDevice {
     reactor: Reactor,
     id: DeviceId,
     sectors: SectorCount,
+    store: Rc<Store>,
 }
 
-struct Store(RefCell<Region>);
+struct Store {
+    region: RefCell<Region>,
+    written: RefCell<Written>,
+}
+
+/// Which pieces may hold something other than zeroes, a bit each.
+struct Written {
+    words: Vec<u64>,
+    sectors: u64,
+}
+
+impl Written {
+    fn new(sectors: SectorCount) -> Self {
+        let words = sectors.0.div_ceil(64 * PIECE_SECTORS);
+        Self { words: vec![0; usize::try_from(words).expect("fewer than the bytes of the device")], sectors: sectors.0 }
+    }
+
+    fn set(&mut self, pieces: Range<u64>, written: bool) {
+        for piece in pieces {
+            let word = &mut self.words[usize::try_from(piece / 64).expect("inside the device")];
+            let bit = 1 << (piece % 64);
+            *word = if written { *word | bit } else { *word & !bit };
+        }
+    }
+
+    fn write(&mut self, extent: Extent) {
+        self.set(extent.start.0 / PIECE_SECTORS..extent.end().0.div_ceil(PIECE_SECTORS), true);
+    }
+
+    fn zero(&mut self, extent: Extent) {
+        let end =
+            if extent.end().0 == self.sectors { self.sectors.div_ceil(PIECE_SECTORS) } else { extent.end().0 / PIECE_SECTORS };
+        self.set(extent.start.0.div_ceil(PIECE_SECTORS)..end, false);
+    }
+
+    fn holds(&self, sector: u64) -> bool {
+        let piece = sector / PIECE_SECTORS;
+        self.words[usize::try_from(piece / 64).expect("inside the device")] & (1 << (piece % 64)) != 0
+    }
+}
 
 impl Inline for Store {
     fn execute(&self, bio: &Bio) -> Status {
-        let mut region = self.0.borrow_mut();
+        let mut region = self.region.borrow_mut();
         let start = usize::try_from(bio.sector().to_bytes());
         let range = start.ok().and_then(|start| Some(start..start.checked_add(usize::try_from(bio.bytes()).ok()?)?));
         let Some(bytes) = range.and_then(|range| region.as_mut_slice().get_mut(range)) else {
@@ -35,9 +80,13 @@ impl Inline for Store {
                 bio.copy_in(bytes);
             }
             Op::Write => {
+                self.written.borrow_mut().write(bio.extent());
                 bio.copy_out(bytes);
             }
-            Op::Discard | Op::WriteZeroes => bytes.fill(0),
+            Op::Discard | Op::WriteZeroes => {
+                bytes.fill(0);
+                self.written.borrow_mut().zero(bio.extent());
+            }
             Op::Flush => {}
         }
         Status::Ok
@@ -60,8 +109,9 @@ impl RamDevice {
             return Err(DeviceError::TooSmall { path: PathBuf::from("a RAM device"), bytes, block_bytes: 512 });
         }
         let region = Region::new(usize::try_from(bytes).map_err(|_| too_large())?).map_err(|_| too_large())?;
-        let id = attach(reactor, "ram", Rc::new(Store(RefCell::new(region))), true)?;
-        Ok(Rc::new(Self { reactor: reactor.clone(), id, sectors }))
+        let store = Rc::new(Store { region: RefCell::new(region), written: RefCell::new(Written::new(sectors)) });
+        let id = attach(reactor, "ram", Rc::clone(&store) as Rc<dyn Inline>, true)?;
+        Ok(Rc::new(Self { reactor: reactor.clone(), id, sectors, store }))
     }
 
     /// Under which number the reactor knows it, for its counts.
@@ -109,6 +159,15 @@ impl Target for RamDevice {
             self.reactor.submit(self.id, bio);
         } else {
             bio.end(Status::IoError);
+        }
+    }
+    fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        let written = self.store.written.borrow();
+        let mut at = extent.start.0;
+        while at < extent.end().0 && !out.is_full() {
+            let end = ((at / PIECE_SECTORS + 1) * PIECE_SECTORS).min(extent.end().0);
+            out.tell(Run { count: SectorCount(end - at), hole: !written.holds(at) });
+            at = end;
         }
     }
 }
