@@ -25,7 +25,7 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use forebay_block::{Bio, Extent, Limits, Op, SectorCount, Target};
+use forebay_block::{Allocation, Bio, Extent, Limits, Op, SectorCount, Target};
 use forebay_reactor::{Reactor, Sleep};
 
 use crate::below::BuildError;
@@ -242,6 +242,10 @@ impl Target for Delay {
         if first {
             self.inner.rouse();
         }
+    }
+
+    fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        out.below(&*self.inner.legs.read.below, extent);
     }
 }
 

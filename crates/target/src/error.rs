@@ -36,7 +36,7 @@ impl Target for Failing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::below::testing::{extent, read, status_of, write};
+    use crate::below::testing::{extent, read, status_of, told, write};
 
     #[test]
     fn everything_fails() {
@@ -46,6 +46,7 @@ mod tests {
         for bio in bios {
             assert_eq!(status_of(&target, bio), Status::IoError);
         }
+        assert_eq!(told(&target, extent(0, 8)), [(8, false)], "no hole: reads give no zeroes");
         assert_eq!((target.sectors(), target.kind()), (SectorCount(8), "error"));
     }
 }

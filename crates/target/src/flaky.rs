@@ -12,7 +12,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{Bio, Limits, Op, SectorCount, Status, Target};
+use forebay_block::{Allocation, Bio, Extent, Limits, Op, SectorCount, Status, Target};
 use forebay_reactor::Reactor;
 
 use crate::below::BuildError;
@@ -112,12 +112,20 @@ impl Target for Flaky {
             (_, _, DownWrites::Dropped) => bio.end(Status::Ok),
         }
     }
+
+    fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        if self.is_down() && self.flakiness.reads == DownReads::Failed {
+            out.data(extent.count);
+        } else {
+            out.below(&*self.below, extent);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::below::testing::{Disk, JumpingClock, extent, read, status_of, write};
+    use crate::below::testing::{Disk, JumpingClock, extent, read, status_of, told, write};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -167,6 +175,16 @@ mod tests {
         assert_eq!((status_of(&target, write(0, &[1; 512])), status_of(&target, read(0, 1).0)), (Status::IoError, Status::Ok));
         let (_, target) = down(DownReads::Failed, DownWrites::Served);
         assert_eq!((status_of(&target, write(0, &[1; 512])), status_of(&target, read(0, 1).0)), (Status::Ok, Status::IoError));
+    }
+
+    #[test]
+    fn holes_are_told_while_reads_are_served() {
+        let (_, target) = down(DownReads::Served, DownWrites::Failed);
+        assert_eq!(told(&target, extent(0, 64)), [(64, true)]);
+        let (_, target) = down(DownReads::Failed, DownWrites::Served);
+        assert_eq!(told(&target, extent(0, 64)), [(64, false)]);
+        let (_, _, up) = flaky(Flakiness::failing(SECOND, SECOND));
+        assert_eq!(told(&up, extent(0, 64)), [(64, true)]);
     }
 
     #[test]

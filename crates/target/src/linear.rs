@@ -11,7 +11,7 @@
 
 use std::rc::Rc;
 
-use forebay_block::{Bio, Limits, Op, Sector, SectorCount, Target};
+use forebay_block::{Allocation, Bio, Extent, Limits, Op, Sector, SectorCount, Target};
 
 use crate::below::{BuildError, check_fit};
 
@@ -53,12 +53,16 @@ impl Target for Linear {
         let sector = Sector(self.offset.0 + bio.sector().0);
         self.below.submit(bio.remap(sector));
     }
+
+    fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        out.below(&*self.below, Extent::new(self.offset + SectorCount(extent.start.0), extent.count));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::below::testing::{Disk, content, extent, read, status_of, write};
+    use crate::below::testing::{Disk, content, extent, read, status_of, told, write};
     use forebay_block::Status;
 
     #[test]
@@ -81,6 +85,15 @@ mod tests {
         ];
         assert_eq!(disk.take_seen(), expected);
         assert_eq!(linear.sectors(), SectorCount(20));
+    }
+
+    #[test]
+    fn holes_are_those_of_the_run() {
+        let disk = Disk::new(100);
+        disk.bytes.borrow_mut()[45 * 512..50 * 512].fill(1);
+        let linear = Linear::new(disk, Sector(40), SectorCount(20)).unwrap();
+        assert_eq!(told(&linear, extent(0, 20)), [(5, true), (5, false), (10, true)]);
+        assert_eq!(told(&linear, extent(9, 2)), [(1, false), (1, true)]);
     }
 
     #[test]

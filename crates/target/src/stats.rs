@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use forebay_block::{Bio, End, Limits, Op, SectorCount, Target};
+use forebay_block::{Allocation, Bio, End, Extent, Limits, Op, SectorCount, Target};
 
 use crate::below::Parked;
 
@@ -142,6 +142,10 @@ impl Target for Stats {
         self.inner.ops[place(bio.op())].enter(bio.bytes());
         add(&self.inner.in_flight, 1);
         self.inner.parked.pass(bio, (), Rc::clone(&self.inner) as Rc<dyn End>, &*self.below);
+    }
+
+    fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        out.below(&*self.below, extent);
     }
 }
 

@@ -16,7 +16,7 @@
 
 use std::rc::Rc;
 
-use forebay_block::{Bio, Limits, Op, SECTOR_BYTES, Sector, SectorCount, Status, Target};
+use forebay_block::{Allocation, Bio, Extent, Limits, Op, SECTOR_BYTES, Sector, SectorCount, Status, Target};
 
 use crate::below::{BuildError, check_multiple};
 use crate::linear::Linear;
@@ -133,6 +133,17 @@ impl Target for Stripe {
             _ => self.submit_shares(&bio),
         }
         bio.end_after_parts();
+    }
+
+    fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        let mut at = extent.start.0;
+        while at < extent.end().0 && !out.is_full() {
+            let end = (at - at % self.chunk + self.chunk).min(extent.end().0);
+            let column = at / self.chunk % self.columns.len() as u64;
+            let there = Extent::new(Sector(self.dealt(at, column)), SectorCount(end - at));
+            out.below(self.column(column), there);
+            at = end;
+        }
     }
 }
 

@@ -3,15 +3,19 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use forebay_block::{
-    Bio, End, Extent, HeapMemory, Limits, Op, SECTOR_BYTES, Sector, SectorCount, Segments, Status, Target, bio::Call,
+    Allocation, Bio, End, Extent, HeapMemory, Limits, Op, Run, SECTOR_BYTES, Sector, SectorCount, Segments, Status, Target,
+    allocation, bio::Call,
 };
 use forebay_reactor::{Backend, DeviceId, Done, Requests, Tag, Wait};
 
-/// A disk in memory that notes what it was asked, and holds bios back when told to.
+/// A disk in memory that notes what it was asked, and holds bios back when told to. Sectors of zeroes
+/// are its holes.
 pub(crate) struct Disk {
     pub(crate) limits: Limits,
     pub(crate) bytes: RefCell<Vec<u8>>,
@@ -83,6 +87,21 @@ impl Target for Disk {
         } else {
             self.execute(bio);
         }
+    }
+    fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        let bytes = self.bytes.borrow();
+        let start = usize::try_from(extent.start.to_bytes()).unwrap();
+        for sector in bytes[start..].chunks(SECTOR_BYTES as usize).take(usize::try_from(extent.count.0).unwrap()) {
+            out.tell(Run { count: SectorCount(1), hole: sector.iter().all(|&byte| byte == 0) });
+        }
+    }
+}
+
+/// What a target tells of a range: lengths in sectors, and whether they are holes.
+pub(crate) fn told(target: &dyn Target, extent: Extent) -> Vec<(u64, bool)> {
+    match pin!(allocation::runs(target, extent, usize::MAX)).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(runs) => runs.into_iter().map(|run| (run.count.0, run.hole)).collect(),
+        Poll::Pending => panic!("nobody makes it wait"),
     }
 }
 

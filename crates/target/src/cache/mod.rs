@@ -33,7 +33,7 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use forebay_block::{Ability, Bio, Limits, Op, Sector, SectorCount, Target};
+use forebay_block::{Ability, Allocation, Bio, Extent, Limits, Op, Sector, SectorCount, Target};
 use forebay_reactor::{BufferPool, JobPool, Reactor};
 
 use self::disk::format::Geometry;
@@ -262,5 +262,9 @@ impl Target for Cache {
             return self.waiting.borrow_mut().push_back(bio);
         }
         self.start(bio);
+    }
+
+    fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        self.tell_allocation(extent, out);
     }
 }

@@ -8,7 +8,7 @@
 
 use std::rc::Rc;
 
-use forebay_block::{Bio, Sector, SectorCount};
+use forebay_block::{Allocation, Bio, Extent, Sector, SectorCount};
 
 use super::Cache;
 use super::index::{CacheSlot, OriginBlock, Piece};
@@ -82,6 +82,30 @@ impl Cache {
             }
             (Source::Origin, Source::Origin) => true,
             (Source::Fast(_), Source::Origin) | (Source::Origin, Source::Fast(_)) => false,
+        }
+    }
+
+    /// Tells which sectors are data: those of cached blocks, whatever they hold, and for the rest what
+    /// the origin says. A block leaves the index only when its content is on the origin.
+    pub(super) fn tell_allocation(&self, extent: Extent, out: &mut Allocation) {
+        let block = u64::from(self.geometry.block_sectors());
+        let range = OriginBlock(extent.start.0 / block)..OriginBlock(extent.end().0.div_ceil(block));
+        let state = self.state.borrow();
+        for piece in state.map.pieces(range) {
+            if out.is_full() {
+                break;
+            }
+            let (origin, count) = match piece {
+                Piece::Hit(hit) => (hit.origin, u64::from(hit.count)),
+                Piece::Miss { origin, count } => (origin, count),
+            };
+            let start = Sector(origin.0 * block).max(extent.start);
+            let end = Sector((origin.0 + count) * block).min(extent.end());
+            let part = Extent::new(start, end.since(start).expect("pieces lie in the range"));
+            match piece {
+                Piece::Hit(_) => out.data(part.count),
+                Piece::Miss { .. } => out.below(&*self.origin, part),
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! When and in which order delayed bios go on.
 
 use super::*;
-use crate::below::testing::{Disk, Ends, JumpingClock, call, content, extent, read, write};
+use crate::below::testing::{Disk, Ends, JumpingClock, call, content, extent, read, told, write};
 use forebay_block::{Sector, Status};
 
 fn reactor() -> Reactor {
@@ -36,6 +36,15 @@ fn each_class_waits_for_its_own_time_on_its_own_target() {
     assert_eq!(took(Bio::write_zeroes(extent(0, 8))), ms(20));
     assert_eq!(took(Bio::flush()), ms(35));
     assert_eq!(disks.map(|disk| disk.take_seen().len()), [1, 3, 1]);
+}
+
+#[test]
+fn holes_are_those_of_the_target_that_reads_go_to_and_told_without_delay() {
+    let disks = [Disk::new(64), Disk::new(64)];
+    disks[0].bytes.borrow_mut()[..512].fill(1);
+    let legs = Legs { read: leg(&disks[0], ms(10)), write: leg(&disks[1], ms(20)), flush: leg(&disks[1], ms(20)) };
+    let delay = Delay::new(reactor(), legs).unwrap();
+    assert_eq!(told(&delay, extent(0, 64)), [(1, false), (63, true)]);
 }
 
 #[test]

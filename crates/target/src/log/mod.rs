@@ -27,7 +27,7 @@ use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::task::Poll;
 
-use forebay_block::{Bio, End, Limits, Op, SECTOR_BYTES, SectorCount, Status, Target, bvec};
+use forebay_block::{Allocation, Bio, End, Extent, Limits, Op, SECTOR_BYTES, SectorCount, Status, Target, bvec};
 
 use crate::below::{BuildError, Parked};
 
@@ -308,6 +308,10 @@ impl Target for LogWrites {
             _ => Note::Write { entries: self.inner.entries_of(&bio), fua: bio.flags().fua },
         };
         self.inner.parked.pass(bio, note, self.inner.end(), &*self.below);
+    }
+
+    fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        out.below(&*self.below, extent);
     }
 }
 

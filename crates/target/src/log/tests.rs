@@ -2,7 +2,7 @@
 
 use super::format::{FormatError, Log, MARK};
 use super::*;
-use crate::below::testing::{Disk, Ends, JumpingClock, content, extent, read, status_of, write};
+use crate::below::testing::{Disk, Ends, JumpingClock, content, extent, read, status_of, told, write};
 use forebay_block::Flags;
 use forebay_reactor::Reactor;
 use proptest::prelude::*;
@@ -56,6 +56,14 @@ fn writes_are_logged_by_the_flush_that_covers_them_in_order_of_their_ends() {
     assert_eq!(entries(&log).unwrap()[3..], [(0, 1, 1, 1), (FLUSH, 0, 0, 0)]);
     let order: Vec<u64> = ends.0.take().iter().map(|(token, _)| *token).collect();
     assert_eq!(order, [3, 2, 1, 9]);
+}
+
+#[test]
+fn holes_are_those_of_the_target_and_not_logged() {
+    let Setup { log, target, .. } = setup();
+    assert_eq!(status_of(&target, write(4, &[1; 1024])), Status::Ok);
+    assert_eq!(told(&target, extent(0, 64)), [(4, true), (2, false), (58, true)]);
+    assert_eq!(entries(&log), Ok(vec![]));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What is counted, and that nothing else changes.
 
 use super::*;
-use crate::below::testing::{Disk, Ends, content, extent, read, status_of, write};
+use crate::below::testing::{Disk, Ends, content, extent, read, status_of, told, write};
 use forebay_block::Status;
 
 #[test]
@@ -33,6 +33,15 @@ fn requests_bytes_and_errors_are_counted_by_operation() {
     assert_eq!(counted.of(Op::Flush).sizes, [0; SIZE_BUCKETS]);
     let kinds: Vec<Op> = disk.take_seen().iter().map(|(op, _)| *op).collect();
     assert_eq!(kinds, [Op::Write, Op::Write, Op::Flush, Op::Discard, Op::Read, Op::Write, Op::WriteZeroes]);
+}
+
+#[test]
+fn holes_are_told_and_not_counted() {
+    let disk = Disk::new(64);
+    disk.bytes.borrow_mut()[512..1024].fill(1);
+    let stats = Stats::new(disk);
+    assert_eq!(told(&stats, extent(0, 64)), [(1, true), (1, false), (62, true)]);
+    assert_eq!(stats.snapshot(), Snapshot::default());
 }
 
 #[test]

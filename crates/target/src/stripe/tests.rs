@@ -1,7 +1,7 @@
 //! Stripes against a flat model.
 
 use super::*;
-use crate::below::testing::{Disk, Ends, content, extent, read, status_of, write};
+use crate::below::testing::{Disk, Ends, content, extent, read, status_of, told, write};
 use forebay_block::Flags;
 use proptest::prelude::*;
 
@@ -62,6 +62,19 @@ fn a_bio_that_may_not_wait_is_not_cut() {
     assert_eq!(status_of(&stripe, write(3, &[1; 1024]).with(no_wait)), Status::Again);
     assert!(disks.iter().all(|disk| disk.take_seen().is_empty()));
     assert_eq!(status_of(&stripe, write(2, &[1; 1024]).with(no_wait)), Status::Ok);
+}
+
+#[test]
+fn holes_of_all_columns_are_put_together_as_they_were_dealt() {
+    let disks = disks(3, 20);
+    let stripe = striped(&disks, 4, 36).unwrap();
+    assert_eq!(told(&stripe, extent(0, 36)), [(36, true)]);
+    for sector in [3, 4, 5, 8, 9, 10, 11, 12, 30] {
+        assert_eq!(status_of(&stripe, write(sector, &[1; 512])), Status::Ok);
+    }
+    let all = [(3, true), (3, false), (2, true), (5, false), (17, true), (1, false), (5, true)];
+    assert_eq!(told(&stripe, extent(0, 36)), all);
+    assert_eq!(told(&stripe, extent(9, 22)), [(4, false), (17, true), (1, false)]);
 }
 
 #[test]
