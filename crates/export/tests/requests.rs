@@ -11,8 +11,7 @@ use common::targets::{Log, Memory};
 use common::{Bed, Engine};
 use forebay_block::{Ability, Limits, Op, SectorCount};
 use forebay_device::RamDevice;
-use forebay_export::nbd::StatusExtent;
-use forebay_export::serve::{Allocation, Offer};
+use forebay_export::serve::Offer;
 
 const MIB: u64 = 1 << 20;
 
@@ -326,36 +325,52 @@ fn a_read_only_export_takes_no_changes() {
     }
 }
 
-/// Every second 64 KiB is a hole.
-struct Stripes;
-
-impl Allocation for Stripes {
-    fn extents(&self, offset: u64, length: u64, out: &mut Vec<StatusExtent>) {
-        let mut at = offset;
-        while at < offset + length {
-            let end = (at / 65_536 + 1) * 65_536;
-            let state = if (at / 65_536).is_multiple_of(2) { 0 } else { StatusExtent::HOLE | StatusExtent::ZERO };
-            out.push(StatusExtent { length: end - at, state });
-            at = end;
-        }
-    }
-}
-
 #[test]
-fn block_status_tells_data_unless_the_export_knows_better() {
+fn block_status_tells_what_the_target_knows() {
     let bed = Bed::new(Engine::Uring, |_, server| {
         server.add_export(&Offer::new("plain"), Rc::new(Memory::new(200 << 10))).unwrap();
-        let offer = Offer::new("striped").with_allocation(Rc::new(Stripes));
-        server.add_export(&offer, Rc::new(Memory::new(200 << 10))).unwrap();
+        let mut holes = Memory::new(200 << 10);
+        holes.hole_sectors = 128;
+        server.add_export(&Offer::new("holes"), Rc::new(holes)).unwrap();
+        let limits = Limits { logical_bytes: 4096, physical_bytes: 4096, ..Limits::unlimited() };
+        let mut coarse = Memory::new(64 << 10);
+        (coarse.hole_sectors, coarse.limits) = (12, limits);
+        server.add_export(&Offer::new("coarse"), Rc::new(coarse)).unwrap();
     });
     for framing in [Framing::Structured, Framing::Extended] {
         let mut client = Client::enter(&bed.path, "plain", framing, true);
         assert_eq!(client.call(STATUS, 0, 4096, 8192, &[]).extents, [(8192, 0)]);
         assert_eq!(client.call(STATUS, ONE, 0, 200 << 10, &[]).extents, [(200 << 10, 0)]);
-        let mut client = Client::enter(&bed.path, "striped", framing, true);
+        let mut client = Client::enter(&bed.path, "holes", framing, true);
         let all = [(65_536, 0), (65_536, 3), (65_536, 0), (8192, 3)];
         assert_eq!(client.call(STATUS, 0, 0, 200 << 10, &[]).extents, all);
         assert_eq!(client.call(STATUS, ONE, 4096, 200 << 10, &[]).error, 22);
         assert_eq!(client.call(STATUS, ONE, 4096, 100 << 10, &[]).extents, [(61_440, 0)]);
+        // Holes of 6 KiB every 12 KiB have one whole block each.
+        let mut client = Client::enter(&bed.path, "coarse", framing, true);
+        let first = [(8192, 0), (4096, 3), (8192, 0), (4096, 3)];
+        assert_eq!(client.call(STATUS, 0, 0, 24 << 10, &[]).extents, first);
+        // Who did not ask for the block size may ask about any byte.
+        let mut client = Client::enter(&bed.path, "coarse", framing, false);
+        assert_eq!(client.call(STATUS, ONE, 8193, 100, &[]).extents, [(100, 3)]);
+        assert_eq!(client.call(STATUS, 0, 4097, 5000, &[]).extents, [(4095, 0), (4096, 3)]);
     }
+}
+
+#[test]
+fn block_status_of_many_pieces_is_cut_short_and_goes_on_from_there() {
+    let bed = Bed::new(Engine::Uring, |_, server| {
+        let mut holes = Memory::new(4 << 20);
+        holes.hole_sectors = 1;
+        server.add_export(&Offer::new("holes"), Rc::new(holes)).unwrap();
+    });
+    let mut client = Client::enter(&bed.path, "holes", Framing::Structured, true);
+    let (mut at, mut holes) = (0, 0);
+    while at < 4 << 20 {
+        let extents = client.call(STATUS, 0, at, (4 << 20) - at, &[]).extents;
+        assert!(!extents.is_empty() && extents.len() <= 8192);
+        at += extents.iter().map(|extent| extent.0).sum::<u64>();
+        holes += extents.iter().filter(|extent| **extent == (512, 3)).count();
+    }
+    assert_eq!((at, holes), (4 << 20, 4096));
 }

@@ -25,10 +25,10 @@ use forebay_block::{Limits, Target};
 use forebay_reactor::{Buffer, BufferPool, JobPool, Reactor};
 use rustix::net::{Shutdown, shutdown};
 
+use super::ServeLimits;
 use super::counts::ExportCounts;
 use super::unaligned::{Gate, Work};
-use super::{Allocation, ServeLimits};
-use crate::nbd::{Command, Request, Session, WireError};
+use crate::nbd::{Command, Request, Session, StatusExtent, WireError};
 
 /// Index of a slot.
 pub(super) type SlotId = u32;
@@ -37,11 +37,11 @@ pub(super) type SlotId = u32;
 pub(super) struct Served {
     pub(super) target: Rc<dyn Target>,
     pub(super) limits: Limits,
-    pub(super) size_bytes: u64,
     pub(super) gate: Rc<Gate>,
-    pub(super) allocation: Option<Rc<dyn Allocation>>,
     pub(super) counts: RefCell<ExportCounts>,
     pub(super) jobs: JobPool<Work>,
+    /// Block status requests.
+    pub(super) questions: JobPool<(Rc<Connection>, SlotId)>,
 }
 
 /// Wakes one waiting task.
@@ -98,6 +98,8 @@ pub(super) struct Slot {
     /// It counts as a change in the gate.
     pub(super) gated: bool,
     pub(super) outcome: Option<Outcome>,
+    /// What block status tells.
+    pub(super) extents: Vec<StatusExtent>,
 }
 
 impl Slot {

@@ -62,7 +62,7 @@ use self::negotiate::within;
 use self::receive::Receiver;
 use self::reply::Sender;
 use self::unaligned::Work;
-use crate::nbd::{BlockBytes, Export, ExportError, StatusExtent, TransmissionFlags, Unaligned};
+use crate::nbd::{BlockBytes, Export, ExportError, TransmissionFlags, Unaligned};
 use crate::uri::Uri;
 
 /// Why something cannot be served.
@@ -151,13 +151,6 @@ impl Default for ServeLimits {
     }
 }
 
-/// Tells which parts of an export are allocated; for block status.
-pub trait Allocation {
-    /// Appends extents that follow one another from byte `offset` on. They may cover less than
-    /// `length` bytes or more; nothing at all means that nothing is known.
-    fn extents(&self, offset: u64, length: u64, out: &mut Vec<StatusExtent>);
-}
-
 /// How a target is offered to clients.
 #[derive(Clone)]
 pub struct Offer {
@@ -166,21 +159,13 @@ pub struct Offer {
     read_only: bool,
     default: bool,
     unaligned: Unaligned,
-    allocation: Option<Rc<dyn Allocation>>,
 }
 
 impl Offer {
     /// Offers a target as `name`, for reading and writing.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            description: String::new(),
-            read_only: false,
-            default: false,
-            unaligned: Unaligned::Served,
-            allocation: None,
-        }
+        Self { name: name.to_owned(), description: String::new(), read_only: false, default: false, unaligned: Unaligned::Served }
     }
 
     /// Adds a text for people, shown in listings.
@@ -209,13 +194,6 @@ impl Offer {
     #[must_use]
     pub fn aligned_only(mut self) -> Self {
         self.unaligned = Unaligned::Refused;
-        self
-    }
-
-    /// Answers block status from `allocation`; without it, everything counts as data.
-    #[must_use]
-    pub fn with_allocation(mut self, allocation: Rc<dyn Allocation>) -> Self {
-        self.allocation = Some(allocation);
         self
     }
 
@@ -251,6 +229,9 @@ fn flags(limits: &Limits, read_only: bool) -> TransmissionFlags {
 
 /// Unaligned changes worked on at once, of all exports; an export has at most one.
 const UNALIGNED_JOBS: usize = 16;
+
+/// Block status requests of one export worked on at once; more wait.
+const STATUS_JOBS: usize = 16;
 
 /// What all parts of a server share.
 pub(in crate::serve) struct Shared {
@@ -288,26 +269,6 @@ impl Drop for Guest {
         self.shared.left.ring();
         for listener in self.shared.listeners.borrow().iter() {
             listener.bell.ring();
-        }
-    }
-}
-
-impl Served {
-    /// What is known about `length` bytes from `offset` on: at least one extent, none empty, none
-    /// beyond the end of the export.
-    fn extents(&self, offset: u64, length: u64, out: &mut Vec<StatusExtent>) {
-        out.clear();
-        if let Some(allocation) = &self.allocation {
-            allocation.extents(offset, length, out);
-        }
-        let mut left = self.size_bytes.saturating_sub(offset);
-        out.retain_mut(|extent| {
-            extent.length = extent.length.min(left);
-            left -= extent.length;
-            extent.length > 0
-        });
-        if out.is_empty() {
-            out.push(StatusExtent { length, state: 0 });
         }
     }
 }
@@ -428,10 +389,9 @@ impl Server {
         let gate = twin.map_or_else(Rc::default, |other: &Rc<Served>| Rc::clone(&other.gate));
         served.push(Rc::new(Served {
             limits: target.limits(),
-            size_bytes: target.sectors().to_bytes(),
             target,
             gate,
-            allocation: offer.allocation.clone(),
+            questions: shared.reactor.job_pool(STATUS_JOBS, submit::tell_status),
             counts: RefCell::default(),
             jobs: shared.jobs.clone(),
         }));

@@ -18,7 +18,7 @@ use rustix::net::{Shutdown, shutdown};
 
 use super::connection::{Connection, Outcome, SlotId};
 use super::negotiate::within;
-use crate::nbd::{Command, StatusExtent};
+use crate::nbd::Command;
 
 /// Payload bytes that end a batch: the client works on the first while the next are prepared, and
 /// their buffers are free again, still in the processor's cache.
@@ -45,21 +45,12 @@ pub(super) struct Sender {
     /// Where in the heads the payload of a slot belongs.
     payloads: Vec<(usize, SlotId)>,
     parts: Vec<Part>,
-    extents: Vec<StatusExtent>,
 }
 
 impl Sender {
     pub(super) fn new(connection: Rc<Connection>) -> Self {
         let sent_heads = connection.pool.take(4096);
-        Self {
-            connection,
-            heads: Vec::new(),
-            sent_heads,
-            batch: Vec::new(),
-            payloads: Vec::new(),
-            parts: Vec::new(),
-            extents: Vec::new(),
-        }
+        Self { connection, heads: Vec::new(), sent_heads, batch: Vec::new(), payloads: Vec::new(), parts: Vec::new() }
     }
 
     /// Sends replies until there will be none any more.
@@ -115,8 +106,8 @@ impl Sender {
                 return request.length;
             }
             (Outcome::Done, Command::BlockStatus { one }) => {
-                self.connection.served.extents(to.offset, request.length, &mut self.extents);
-                framing.put_status(&mut self.heads, to, request.length, one, self.extents.drain(..));
+                let extents = self.connection.with(id, |slot| std::mem::take(&mut slot.extents));
+                framing.put_status(&mut self.heads, to, request.length, one, extents);
             }
             (Outcome::Done, _) => framing.put_done(&mut self.heads, to),
         }

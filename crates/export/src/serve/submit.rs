@@ -7,17 +7,18 @@
 //!
 //! 1. Reads are widened to whole blocks; the client gets only what it asked for.
 //! 2. Trims are narrowed to whole blocks, which the protocol allows.
-//! 3. Where the target cannot make a single change durable, a flush follows before the reply.
+//! 3. Block status is asked of whole blocks too, and the client hears of no byte before its first.
+//! 4. Where the target cannot make a single change durable, a flush follows before the reply.
 //!
 //! Units: offsets and lengths are bytes, on the export's first byte.
 
 use std::rc::Rc;
 
-use forebay_block::{Ability, Bio, End, Extent, Flags, Sector, SectorCount, Status};
+use forebay_block::{Ability, Bio, End, Extent, Flags, Run, Sector, SectorCount, Status, allocation};
 
 use super::connection::{Connection, Outcome, SlotId};
 use super::unaligned::Work;
-use crate::nbd::{Command, Request, WireError};
+use crate::nbd::{Command, Request, STATUS_EXTENTS_MAX, StatusExtent, WireError};
 
 /// A range of bytes on an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,8 +88,8 @@ impl Connection {
             }
             Command::Trim if Span::of(&request).narrowed(self.block()).bytes() == 0 => self.finish(id, Outcome::Done),
             Command::Trim => self.change(id, true),
-            // There is nothing to do, or it is done when the reply is made.
-            Command::Cache | Command::BlockStatus { .. } => self.finish(id, Outcome::Done),
+            Command::Cache => self.finish(id, Outcome::Done),
+            Command::BlockStatus { .. } => self.served.questions.start((self.me(), id)),
         }
     }
 
@@ -172,6 +173,35 @@ impl End for Connection {
             self.finish_with(id, status);
         }
     }
+}
+
+/// Finds out what the block status request in slot `id` asks.
+pub(super) async fn tell_status((connection, id): (Rc<Connection>, SlotId)) {
+    let request = connection.request(id);
+    let span = Span::of(&request);
+    let wide = span.widened(connection.block());
+    let extent = Extent {
+        count: wide.extent().count.min(connection.served.target.sectors() - SectorCount(wide.sector().0)),
+        ..wide.extent()
+    };
+    let most = if request.command == (Command::BlockStatus { one: true }) { 1 } else { STATUS_EXTENTS_MAX as usize };
+    let runs = allocation::runs(&*connection.served.target, extent, most).await;
+    connection.with(id, |slot| slot.extents = status_extents(&runs, span.start - wide.start));
+    connection.finish(id, Outcome::Done);
+}
+
+/// Runs as the protocol tells them, without the first `skip` bytes.
+fn status_extents(runs: &[Run], mut skip: u64) -> Vec<StatusExtent> {
+    let mut extents = Vec::with_capacity(runs.len());
+    for run in runs {
+        let bytes = run.count.to_bytes();
+        let length = bytes.saturating_sub(skip);
+        skip -= bytes - length;
+        if length > 0 {
+            extents.push(StatusExtent { length, state: if run.hole { StatusExtent::HOLE | StatusExtent::ZERO } else { 0 } });
+        }
+    }
+    extents
 }
 
 fn reason(status: Status) -> &'static str {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forebay_block::{Bio, Limits, Op, SectorCount, Status, Target};
+use forebay_block::{Allocation, Bio, Extent, Limits, Op, Run, SectorCount, Status, Target};
 use forebay_reactor::Reactor;
 
 /// What a target was asked: operation, sector, bytes, FUA.
@@ -20,6 +20,8 @@ pub struct Memory {
     pub bad_from: u64,
     /// Ends each bio this much later than the one before; with what a reactor.
     pub slow: Option<(Reactor, Duration)>,
+    /// Tells every second piece of so many sectors as a hole; 0: everything is data.
+    pub hole_sectors: u64,
 }
 
 impl Memory {
@@ -30,6 +32,7 @@ impl Memory {
             log: Log::default(),
             bad_from: u64::MAX,
             slow: None,
+            hole_sectors: 0,
         }
     }
 
@@ -74,6 +77,18 @@ impl Target for Memory {
             sleep.await;
             bio.end(status);
         }));
+    }
+    fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        let piece = self.hole_sectors;
+        if piece == 0 {
+            return out.data(extent.count);
+        }
+        let mut at = extent.start.0;
+        while at < extent.end().0 {
+            let end = ((at / piece + 1) * piece).min(extent.end().0);
+            out.tell(Run { count: SectorCount(end - at), hole: !(at / piece).is_multiple_of(2) });
+            at = end;
+        }
     }
 }
 
