@@ -2,7 +2,11 @@
 #![forbid(unsafe_code)]
 
 use forebay_tests::nbd::{Client, FUA, command};
+use forebay_tests::server::forebay;
 use forebay_tests::{Scratch, Server, pattern, require, run};
+use serde_json::Value;
+use std::fs;
+use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 const MIB: u64 = 1 << 20;
@@ -18,6 +22,24 @@ fn serve(scratch: &Scratch) -> Server {
     let table = format!("0 {} writecache s {origin} {cache} 4096 0", ORIGIN / 512);
     let export = format!("nbd+unix:///disk?socket={}", scratch.file("nbd.sock"));
     Server::start(&scratch.file("server"), 1, &["--table", &table, "--export", &export])
+}
+
+/// What `nbdinfo --map` says: where data begins and how long it is. The rest must be holes that read as zeroes.
+fn data_of(server: &Server) -> Vec<(u64, u64)> {
+    let json: Value = serde_json::from_str(&run::ok(20, &["nbdinfo", "--map", "--json", server.uri()])).expect("JSON");
+    let mut data = Vec::new();
+    let mut end = 0;
+    for piece in json.as_array().expect("a list") {
+        let number = |name| piece[name].as_u64().expect("a number");
+        assert_eq!(number("offset"), end, "pieces follow one another: {json}");
+        match number("type") {
+            0 => data.push((end, number("length"))),
+            kind => assert_eq!(kind, 3, "hole and zero: {json}"),
+        }
+        end += number("length");
+    }
+    assert_eq!(end, ORIGIN, "the map covers the device: {json}");
+    data
 }
 
 /// An image with data and holes: random bytes in every other run of 384 KiB.
@@ -55,6 +77,64 @@ fn nbdinfo_sees_size_and_abilities() {
     let map = run::ok(20, &["nbdinfo", "--map", "--totals", server.uri()]);
     let total: u64 = map.lines().filter_map(|line| line.split_whitespace().next()?.parse::<u64>().ok()).sum();
     assert_eq!(total, ORIGIN, "the map covers the device: {map}");
+    server.stop();
+}
+
+#[test]
+fn clients_see_holes_where_nothing_was_written_and_where_it_was_taken_away() {
+    require(&["nbdinfo", "qemu-img", "qemu-io"]);
+    let scratch = Scratch::new();
+    let server = serve(&scratch);
+    assert_eq!(data_of(&server), []);
+    let change = |script: &[&str]| {
+        let words: Vec<&str> = script.iter().flat_map(|line| ["-c", line]).collect();
+        run::ok(60, &[&["qemu-io", "-f", "raw"], &words[..], &[server.uri()]].concat());
+    };
+    change(&["write -P 1 8M 2M", "write -P 2 20M 4k", "flush"]);
+    let data = [(8 * MIB, 2 * MIB), (20 * MIB, 4096)];
+    assert_eq!(data_of(&server), data);
+    let told = run::ok(60, &["qemu-img", "map", "--output=json", "-f", "raw", server.uri()]);
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    let told = told.as_array().expect("a list").iter();
+    let told: Vec<_> =
+        told.filter(|piece| piece["data"] == true).map(|piece| (piece["start"].as_u64(), piece["length"].as_u64())).collect();
+    assert_eq!(told, data.map(|(start, length)| (Some(start), Some(length))));
+    // A killed server has its data in the cache, and nothing of it on the origin.
+    server.kill();
+    let server = serve(&scratch);
+    assert_eq!(data_of(&server), data);
+    let change = |script: &str| run::ok(60, &["qemu-io", "-f", "raw", "-d", "unmap", "-c", script, server.uri()]);
+    change("discard 8M 1M");
+    change("write -z -u 9M 512k");
+    change("write -z 20M 4k");
+    assert_eq!(data_of(&server)[..1], [(9 * MIB + MIB / 2, MIB / 2)]);
+    server.stop();
+}
+
+#[test]
+fn nbdcopy_reads_and_writes_no_holes() {
+    require(&["nbdcopy", "nbdinfo"]);
+    let scratch = Scratch::new();
+    let image = scratch.sparse("image", ORIGIN);
+    let mut file = fs::File::options().write(true).open(&image).expect("it was made");
+    for place in [3, 17, 50] {
+        file.seek(SeekFrom::Start(place * MIB)).expect("a file seeks");
+        file.write_all(&pattern::of(&(place * 2048..(place + 1) * 2048), 1)).expect("a write");
+    }
+    let disk = scratch.sparse("disk", ORIGIN);
+    let control = scratch.file("control.sock");
+    let table = format!("0 {} linear {disk} 0", ORIGIN / 512);
+    let export = format!("nbd+unix:///?socket={}", scratch.file("nbd.sock"));
+    let server = Server::start(&scratch.file("server"), 1, &["--table", &table, "--export", &export, "--control", &control]);
+    run::ok(60, &["nbdcopy", "--flush", "--destination-is-zero", &image, server.uri()]);
+    assert_eq!(data_of(&server), [(3 * MIB, MIB), (17 * MIB, MIB), (50 * MIB, MIB)]);
+    let copy = scratch.file("copy");
+    run::ok(60, &["nbdcopy", server.uri(), &copy]);
+    assert_eq!(run::sha256(Path::new(&image)), run::sha256(Path::new(&copy)));
+    let status = forebay(&["status", "--json", "--control", &control]).stdout;
+    let status: Value = serde_json::from_str(&status).expect("JSON");
+    let read = status["devices"][0]["exports"][0]["read_bytes"].as_u64();
+    assert_eq!(read, Some(3 * MIB), "{status}");
     server.stop();
 }
 
