@@ -32,6 +32,9 @@ use self::slot::{Regions, Slot, Target};
 use crate::backend::{Backend, Done, Wait, monotonic};
 use crate::request::{DeviceId, Requests, Tag};
 
+/// Time between two tries when the kernel takes no requests.
+const BUSY_PAUSE: Duration = Duration::from_millis(1);
+
 /// Names completions that belong to no request: of timers and of cancelling.
 const NO_TAG: u64 = u64::MAX;
 
@@ -56,12 +59,27 @@ struct Device {
 }
 
 /// How a call into the kernel ended.
+#[derive(Debug, PartialEq, Eq)]
 enum Call {
     Done,
-    /// Nothing was taken: completions must be worked off first.
+    /// Nothing was taken, for want of memory or of room for completions: these are worked off first.
     Busy,
     /// The time is over, or a signal came.
     Woken,
+}
+
+impl Call {
+    /// What an error of `io_uring_enter` means.
+    ///
+    /// # Errors
+    /// When the ring does not work at all.
+    fn of_error(error: io::Error) -> io::Result<Self> {
+        match error.raw_os_error() {
+            Some(libc::ETIME | libc::EINTR) => Ok(Self::Woken),
+            Some(libc::EBUSY | libc::EAGAIN | libc::ENOMEM) => Ok(Self::Busy),
+            _ => Err(error),
+        }
+    }
 }
 
 impl Uring {
@@ -168,15 +186,7 @@ impl Uring {
             }
             _ => submitter.submit_and_wait(least),
         };
-        match result {
-            Ok(_) => Ok(Call::Done),
-            Err(error) => match error.raw_os_error() {
-                Some(libc::ETIME | libc::EINTR) => Ok(Call::Woken),
-                Some(libc::EBUSY) => Ok(Call::Busy),
-                Some(libc::EAGAIN) if self.in_flight > 0 => Ok(Call::Busy),
-                _ => Err(error),
-            },
-        }
+        result.map_or_else(Call::of_error, |_| Ok(Call::Done))
     }
 
     /// Hands over everything that is queued, then waits if `wait` says so and nothing is done.
@@ -194,32 +204,34 @@ impl Uring {
             if least == 0 && self.ring.submission().is_empty() && !self.kernel_has_more() {
                 return Ok(());
             }
-            let before = done.len();
             let call = self.call(least, timeout)?;
             self.reap(done);
             match call {
-                Call::Woken => return Ok(()),
                 Call::Done if all && self.ring.submission().is_empty() => return Ok(()),
-                Call::Busy if done.len() == before => self.wait_for_room(done)?,
-                Call::Busy | Call::Done => {}
+                Call::Done => {}
+                Call::Busy if done.is_empty() => self.wait_for_room(done)?,
+                // What is done may be what the kernel's memory waits for; the rest stays in the ring for the next turn.
+                Call::Busy | Call::Woken => return Ok(()),
             }
         }
     }
 
-    /// The kernel takes nothing new until completions were worked off.
+    /// The kernel takes nothing new: takes over what it has completed, else gives it a moment.
+    ///
+    /// It is not waited for a completion: the only requests in its hands may be steps of streams whose other end
+    /// waits for what is in the ring.
     fn wait_for_room(&mut self, done: &mut Vec<Done>) -> io::Result<()> {
-        if self.in_flight <= self.ring.submission().len() {
-            // It works on nothing that could complete: what it refused is tried again at once.
-            return Ok(());
-        }
         let flags = io_uring::EnterFlags::GETEVENTS.bits();
-        // SAFETY: submits nothing and passes no argument: it only waits for one completion.
-        let result = unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, flags, None) };
+        // SAFETY: submits nothing, waits for nothing and passes no argument.
+        let result = unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 0, flags, None) };
+        result.map_or_else(Call::of_error, |_| Ok(Call::Done))?;
         self.reap(done);
-        match result {
-            Err(error) if !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)) => Err(error),
-            _ => Ok(()),
+        if done.is_empty() {
+            let pause = rustix::time::Timespec::try_from(BUSY_PAUSE).expect("a millisecond fits");
+            // A signal shortens the pause, which harms nothing.
+            let _ = rustix::thread::nanosleep(&pause);
         }
+        Ok(())
     }
 
     /// Asks the kernel to give up the stream steps in flight.
@@ -300,6 +312,25 @@ impl Drop for Uring {
                 std::process::abort();
             }
             self.reap(&mut done);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_short_of_memory_is_asked_again_and_a_broken_ring_is_not() {
+        let told = |code| Call::of_error(io::Error::from_raw_os_error(code));
+        for busy in [libc::EBUSY, libc::EAGAIN, libc::ENOMEM] {
+            assert_eq!(told(busy).unwrap(), Call::Busy);
+        }
+        for woken in [libc::ETIME, libc::EINTR] {
+            assert_eq!(told(woken).unwrap(), Call::Woken);
+        }
+        for broken in [libc::EBADF, libc::EFAULT, libc::EINVAL, libc::EOPNOTSUPP] {
+            assert_eq!(told(broken).unwrap_err().raw_os_error(), Some(broken));
         }
     }
 }
