@@ -4,10 +4,12 @@
 use forebay_tests::nbd::Client;
 use forebay_tests::run::Ended;
 use forebay_tests::server::forebay;
-use forebay_tests::{Scratch, Server, pattern, require_root, run};
+use forebay_tests::{Scratch, Server, pattern, require, require_root, run, server};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -62,11 +64,17 @@ fn wrong_arguments_end_with_2_and_a_plain_sentence() {
         &["serve", "--table", "gibberish", "--export", "nbd+unix:///?socket=/nonexistent/s"],
         &["status", "--json", "--line"],
         &["message"],
+        &["message", "disk"],
+        &["message", "disk", "nonsense"],
+        &["message", "disk", "flush", "twice"],
         &["cache"],
         &["cache", "nonsense", "x"],
         &["cache", "check"],
         &["bench", "nonsense"],
         &["bench", "bvec", "--block-size", "513"],
+        &["bench", "writecache", "--size", "0"],
+        &["bench", "writecache", "--size", "99999999G"],
+        &["bench", "writecache", "--block-size", "100"],
     ] {
         assert_plain_failure(&words.join(" "), &forebay(words), 2);
     }
@@ -94,10 +102,28 @@ fn a_missing_file_is_named() {
         assert!(!Path::new(missing).exists(), "a missing device was made up");
         fs::rename(&hidden, missing).expect("a file of this test");
     }
+}
+
+#[test]
+fn what_is_no_cache_is_never_called_repairable() {
+    let scratch = Scratch::new();
+    let texts: [(&str, &[u8]); 4] = [("empty", b""), ("short", b"one line\n"), ("zeroes", &[0; 512]), ("text", &[b'x'; 8192])];
+    for (name, bytes) in texts {
+        let file = scratch.write(name, bytes);
+        let check = forebay(&["cache", "check", &file]);
+        assert_eq!(check.code, 2, "{name}: {}{}", check.stdout, check.stderr);
+        assert!(check.stdout.starts_with(&format!("{file}: damaged\n  it is not a cache")), "{name}: {}", check.stdout);
+        let dump = forebay(&["cache", "dump", &file]);
+        assert_plain_failure(name, &dump, 1);
+        assert!(dump.stderr.starts_with(&format!("forebay: {file} is not a cache")), "{name}: {}", dump.stderr);
+    }
     let nowhere = scratch.file("nowhere");
-    let ended = forebay(&["cache", "check", &nowhere]);
-    assert_plain_failure("cache check", &ended, 1);
-    assert!(ended.stderr.contains(&nowhere), "{}", ended.stderr);
+    let sound = scratch.sparse("cache.img", MIB);
+    for words in [&["cache", "check", &nowhere][..], &["cache", "check", &sound, &nowhere]] {
+        let ended = forebay(words);
+        assert_plain_failure("cache check", &ended, 2);
+        assert!(ended.stderr.contains(&nowhere), "{}", ended.stderr);
+    }
 }
 
 #[test]
@@ -218,6 +244,39 @@ fn drain_leaves_everything_on_the_origin() {
     assert!(origin[..8 << 20] == pattern::of(&(0..8 * 2048), 6), "the origin alone holds everything");
     let check = forebay(&["cache", "check", &pair.cache, &pair.origin]);
     assert_eq!(check.code, 0, "{}{}", check.stdout, check.stderr);
+}
+
+/// Every third call into the ring ends with ENOMEM: nothing is lost, and nobody waits for what was not handed over.
+#[test]
+fn a_kernel_short_of_memory_makes_a_server_slower_and_nothing_else() {
+    require(&["strace"]);
+    let scratch = Scratch::new();
+    let pair = Pair::new(&scratch);
+    let (calls, pid_file) = (scratch.file("calls"), scratch.file("pid"));
+    let strace =
+        ["strace", "-f", "-o", &calls, "-e", "trace=io_uring_enter", "-e", "inject=io_uring_enter:error=ENOMEM:when=4+3"];
+    let (table, export) = (pair.table(), pair.export());
+    let serve = [server::binary(), "serve", "--engine", "uring", "--table", &table, "--export", &export, "--pid-file", &pid_file];
+    let traced = run::limited(60, &[&strace[..], &serve].concat()).stdout(Stdio::null()).spawn();
+    let mut traced = traced.expect("setpriv is installed");
+    let ready = || fs::read_to_string(&pid_file).ok().and_then(|text| Pid::from_raw(text.trim().parse().ok()?));
+    let server = run::wait_for("the server to be ready", Duration::from_secs(20), ready);
+    let mut client = Client::connect(&export).expect("a client is taken");
+    for mib in 0..8 {
+        client.write(mib * MIB, &pattern::of(&(mib * 2048..mib * 2048 + 2048), mib), 0).expect("a write");
+    }
+    client.flush().expect("a flush");
+    for mib in 0..8 {
+        assert!(
+            client.read(mib * MIB, 1 << 20).expect("a read") == pattern::of(&(mib * 2048..mib * 2048 + 2048), mib),
+            "MiB {mib}"
+        );
+    }
+    drop(client);
+    kill_process(server, Signal::TERM).expect("the server runs");
+    assert_eq!(traced.wait().expect("a child can be waited for").code(), Some(0));
+    let calls = fs::read_to_string(&calls).expect("strace wrote what it saw");
+    assert!(calls.matches("(INJECTED)").count() >= 10, "{calls}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! A running server asked and told things: status, messages, suspend and resume, several devices, signals.
 #![forbid(unsafe_code)]
 
-use forebay_tests::nbd::Client;
+use forebay_tests::nbd::command::WRITE;
+use forebay_tests::nbd::{Client, FUA};
 use forebay_tests::run::Ended;
 use forebay_tests::server::forebay;
 use forebay_tests::writecache::image::Layout;
@@ -147,12 +148,10 @@ fn a_suspended_device_holds_requests_until_it_is_resumed() {
 }
 
 #[test]
-fn wrong_messages_and_devices_are_refused_in_a_sentence() {
+fn devices_that_are_not_there_are_refused_in_a_sentence() {
     let scratch = Scratch::new();
     let served = serve(&scratch, "0");
-    for words in
-        [&["message", "vol", "nonsense"][..], &["message", "vol", "flush", "twice"], &["status", "other"], &["suspend", "other"]]
-    {
+    for words in [&["message", "other", "flush"][..], &["status", "other"], &["suspend", "other"]] {
         let ended = served.ask(words);
         assert_eq!(ended.code, 1, "{words:?}: {}", ended.stderr);
         assert_eq!(ended.stderr.lines().count(), 1, "{words:?}: {}", ended.stderr);
@@ -189,6 +188,39 @@ fn a_toml_file_brings_several_devices_up() {
     assert_eq!(names, ["cached", "slow"]);
     drop((cached, slow));
     server.stop();
+}
+
+#[test]
+fn a_killed_server_starts_again_at_once() {
+    let scratch = Scratch::new();
+    let (origin, cache) = (scratch.sparse("origin.img", 64 * MIB), scratch.sparse("cache.img", 16 * MIB));
+    let (table, control) = (format!("0 131072 writecache s {origin} {cache} 4096 0"), scratch.file("control.sock"));
+    let export = format!("nbd+unix:///?socket={}", scratch.file("nbd.sock"));
+    let args = ["--table", &table, "--export", &export, "--control", &control];
+    for round in 1..=5 {
+        let server = Server::start(&scratch.file("server"), 1, &args);
+        let mut client = Client::connect(server.uri()).expect("a client is taken");
+        // Nobody waits for replies, so that the server dies with requests in the kernel's hands.
+        for mib in 0..32 {
+            let sectors = mib * 2048..mib * 2048 + 1024;
+            client.send(WRITE, FUA, mib * MIB, 512 << 10, &pattern::of(&sectors, round)).expect("a request");
+        }
+        server.kill();
+    }
+    let server = Server::start(&scratch.file("server"), 1, &args);
+    assert_eq!(forebay(&["status", "--control", &control]).code, 0);
+    server.stop();
+}
+
+#[test]
+fn a_file_in_the_place_of_the_control_socket_is_left_alone() {
+    let scratch = Scratch::new();
+    let (notes, disk) = (scratch.write("notes.txt", b"kept"), scratch.sparse("disk.img", MIB));
+    let export = format!("nbd+unix:///?socket={}", scratch.file("nbd.sock"));
+    let ended = forebay(&["serve", "--table", &format!("0 2048 linear {disk} 0"), "--export", &export, "--control", &notes]);
+    assert_eq!(ended.code, 1, "{}", ended.stderr);
+    assert!(ended.stderr.contains("notes.txt exists and is not a socket"), "{}", ended.stderr);
+    assert_eq!(fs::read(&notes).expect("the file is there"), b"kept");
 }
 
 #[test]

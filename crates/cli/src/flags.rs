@@ -42,7 +42,7 @@ pub enum Command {
     Serve(ServeFlags),
     /// Show what a running server does, and what batching saves
     Status(StatusFlags),
-    /// Send a message to a write cache: flush, `flush_on_suspend`, cleaner or `clear_stats`
+    /// Send a message to a device's write caches
     Message(MessageFlags),
     /// Hold a device's new requests back, with everything before them committed
     Suspend(DeviceFlags),
@@ -158,19 +158,36 @@ pub struct StatusFlags {
 
 /// `forebay message`.
 #[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
 pub struct MessageFlags {
-    /// The device, where the server has several, and the message: `flush` or `disk flush`
-    #[arg(required = true, value_name = "WORD", num_args = 1..)]
-    pub words: Vec<String>,
+    /// The device; may be left out where the server has one
+    pub device: Option<String>,
+    /// The message
+    #[arg(value_enum, ignore_case = true)]
+    pub word: MessageWord,
     /// The server.
     #[command(flatten)]
     pub reach: Reach,
 }
 
+/// What can be said to a write cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum MessageWord {
+    /// Write everything back, and wait for that
+    Flush,
+    /// Write everything back when the device is suspended the next time
+    FlushOnSuspend,
+    /// Write everything back, and take in nothing new
+    Cleaner,
+    /// Count from zero again
+    ClearStats,
+}
+
 /// `forebay suspend` and `forebay resume`.
 #[derive(Debug, Args)]
 pub struct DeviceFlags {
-    /// The device, where the server has several
+    /// The device; may be left out where the server has one
     pub device: Option<String>,
     /// The server.
     #[command(flatten)]
@@ -184,8 +201,9 @@ pub enum CacheCommand {
     Dump(DumpFlags),
     /// Check a cache without changing it: exit status 0 clean, 1 repairable, 2 damaged
     #[command(after_help = "Repairable are blocks that were never committed and blocks that have a newer copy: what a \
-                            crash leaves behind. The next opening mends them. A file that cannot be read gives exit \
-                            status 1 as well, with a sentence on standard error.")]
+                            crash leaves behind. The next opening mends them. Damaged is also what cannot be a cache: \
+                            too short, or something else. A file that cannot be opened or read gives exit status 2, too, \
+                            with a sentence on standard error: 1 always means that the cache opens.")]
     Check(CheckFlags),
     /// Write everything in a cache back to its origin
     Flush(FlushFlags),
@@ -233,11 +251,11 @@ fn request_size(text: &str) -> Result<u32, String> {
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct WritecacheFlags {
-    /// Bytes that the job writes, as in 400M or 1G; memory for 5 times as much is needed
-    #[arg(long, value_name = "SIZE", default_value = "400M", value_parser = bytes)]
+    /// Bytes that the job writes, from 512K to 1024G, as in 400M; memory for 5 times as much is needed
+    #[arg(long, value_name = "SIZE", default_value = "400M", value_parser = job_bytes)]
     pub size: u64,
     /// Cache block sizes in bytes, from 512 to 65536; all eight where not given
-    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = block_bytes)]
     pub block_size: Vec<u32>,
     /// Also age a full cache with 2.1 GiB of mixed writes, and measure what became of its free space
     #[arg(long)]
@@ -251,6 +269,18 @@ pub struct WritecacheFlags {
     /// Write a page with a plot to this file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+}
+
+/// The bytes of a job: at least one request, and not so many that sizes overflow.
+fn job_bytes(text: &str) -> Result<u64, String> {
+    let bytes = bytes(text)?;
+    if ((512 << 10)..=(1 << 40)).contains(&bytes) { Ok(bytes) } else { Err("give 512K to 1024G".to_owned()) }
+}
+
+/// The size of a cache block.
+fn block_bytes(text: &str) -> Result<u32, String> {
+    let bytes = text.parse().ok().filter(|bytes: &u32| bytes.is_power_of_two() && (512..=65_536).contains(bytes));
+    bytes.ok_or_else(|| "give a power of two from 512 to 65536".to_owned())
 }
 
 /// A size in bytes with an optional suffix K, M or G (powers of 1024).

@@ -13,4 +13,5 @@
 
 pub mod nbd;
 pub mod serve;
+pub mod unix;
 pub mod uri;

@@ -54,9 +54,7 @@ impl Drop for Scratch {
 /// When the folder has no room, or a device fails.
 pub async fn run(reactor: &Reactor, folder: &Path, bytes: u64, sizes: &[u32]) -> Result<Vec<FileLine>, BenchError> {
     let requests = bytes / u64::from(REQUEST_BYTES);
-    if requests == 0 {
-        return Err(BenchError("--size is less than one request of 512 KiB: give at least 1M".to_owned()));
-    }
+    assert!(requests > 0, "the command line takes sizes from one request on");
     let bytes = requests * u64::from(REQUEST_BYTES);
     let pool = BufferPool::new(reactor);
     let buffers = Buffers::new(DEPTH, REQUEST_BYTES);

@@ -80,9 +80,7 @@ pub async fn run(reactor: &Reactor, bytes: u64, sizes: &[u32], told: impl Fn(&Li
 impl Bench {
     fn new(reactor: &Reactor, bytes: u64) -> Result<Self, BenchError> {
         let requests = bytes / u64::from(REQUEST_BYTES);
-        if requests == 0 {
-            return Err(BenchError("--size is less than one request of 512 KiB: give at least 1M".to_owned()));
-        }
+        assert!(requests > 0, "the command line takes sizes from one request on");
         let bytes = requests * u64::from(REQUEST_BYTES);
         // 2.5 times the size in blocks, and metadata of 16 bytes for each block of 512.
         let fast_bytes = (bytes * 5 / 2 * 528 / 512 + (1 << 20)).next_multiple_of(1 << 20);

@@ -15,6 +15,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::ValueEnum as _;
+
 use self::protocol::{Reply, Request, ServerReport};
 pub use self::socket::ControlSocket;
 use crate::failure::{Failure, Outcome, say};
@@ -43,7 +45,8 @@ fn json(report: &ServerReport) -> String {
 
 /// `forebay message`.
 pub fn message(flags: &MessageFlags) -> Outcome {
-    done(&flags.reach.control, &Request::Message { words: flags.words.clone() })
+    let word = flags.word.to_possible_value().expect("no message is hidden").get_name().to_owned();
+    done(&flags.reach.control, &Request::Message { device: flags.device.clone(), word })
 }
 
 /// `forebay suspend`.

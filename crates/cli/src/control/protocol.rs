@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   {"command":"status"}                                       {"status":{…}}
-//!   {"command":"message","words":["disk","flush"]}             "done"
+//!   {"command":"message","device":"disk","word":"flush"}       "done"
 //!   {"command":"suspend","device":"disk"}                      {"error":"one sentence"}
 //! ```
 //!
@@ -25,8 +25,10 @@ pub enum Request {
     },
     /// A message to a device's write caches.
     Message {
-        /// The device, which may be left out where there is one, and the message.
-        words: Vec<String>,
+        /// Which; may be left out where there is one.
+        device: Option<String>,
+        /// The message.
+        word: String,
     },
     /// Hold new requests back.
     Suspend {
@@ -252,7 +254,10 @@ mod tests {
     fn requests_are_what_they_were_on_the_other_side() {
         for (text, request) in [
             (r#"{"command":"status","device":null}"#, Request::Status { device: None }),
-            (r#"{"command":"message","words":["a","flush"]}"#, Request::Message { words: vec!["a".into(), "flush".into()] }),
+            (
+                r#"{"command":"message","device":"a","word":"flush"}"#,
+                Request::Message { device: Some("a".into()), word: "flush".into() },
+            ),
             (r#"{"command":"suspend","device":"a"}"#, Request::Suspend { device: Some("a".into()) }),
             (r#"{"command":"resume","device":null}"#, Request::Resume { device: None }),
         ] {

@@ -1,20 +1,17 @@
 //! The server's end of the control socket, on the same reactor as everything else.
 //!
-//! 1. The socket is open to its owner only from the moment that a client can connect.
-//! 2. A socket file is taken over only when nobody answers on it, and removed only if it is ours.
-//! 3. A client that sends too much, or nothing that is understood, is told so; one that leaves in
+//! A client that sends too much, or nothing that is understood, is told so; one that leaves in
 //!    the middle harms nobody. What it asked for is still done.
 
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 
 use forebay::{BufferPool, Reactor};
+use forebay_export::unix::UnixSocket;
 use forebay_reactor::Part;
-use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with};
+use rustix::net::{SocketFlags, accept_with};
 
 use super::protocol::{LINE_BYTES_MAX, Reply, Request};
 use super::report;
@@ -26,11 +23,11 @@ const BACKLOG: i32 = 16;
 /// Bytes received or sent in one step.
 const STEP_BYTES: usize = 16 << 10;
 
+/// What every server answers.
+const QUESTION: &[u8] = b"{\"command\":\"status\"}\n";
+
 /// A control socket, whose file is removed on drop.
-pub struct ControlSocket {
-    path: PathBuf,
-    inode: u64,
-}
+pub struct ControlSocket(UnixSocket);
 
 impl ControlSocket {
     /// Listens at `path` and answers questions about `running`.
@@ -38,53 +35,20 @@ impl ControlSocket {
     /// # Errors
     /// When another server answers there, or the system refuses.
     pub fn open(path: &Path, running: &Rc<Running>, pool: &BufferPool) -> Result<Self, Failure> {
-        let socket = bound(path)?;
-        let failed = |error: Errno| refused(path, error);
-        rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(failed)?;
-        let inode = rustix::fs::stat(path).map_err(failed)?.st_ino;
-        listen(&socket, BACKLOG).map_err(failed)?;
-        let clients = Clients { socket: Rc::new(socket), running: Rc::clone(running), pool: pool.clone() };
+        let unix = UnixSocket::bind(path, BACKLOG, QUESTION);
+        let unix = unix.map_err(|error| Failure::Failed(format!("the control socket cannot be opened: {error}")))?;
+        let clients = Clients { socket: Rc::clone(unix.socket()), running: Rc::clone(running), pool: pool.clone() };
         if !running.reactor().spawn(clients.take()) {
             return Err(Failure::Failed("the control socket has no room: serve fewer devices".to_owned()));
         }
-        Ok(Self { path: path.to_owned(), inode })
+        Ok(Self(unix))
     }
 }
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|file| file.ino() == self.inode);
-        if ours && let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::warn!("{}: the socket could not be removed: {error}", self.path.display());
-        }
+        self.0.remove();
     }
-}
-
-fn refused(path: &Path, error: Errno) -> Failure {
-    Failure::because(format!("cannot open the control socket {}", path.display()), &error.into())
-}
-
-/// A socket bound to `path`, in place of one on which nobody answers.
-fn bound(path: &Path) -> Result<OwnedFd, Failure> {
-    let failed = |error: Errno| refused(path, error);
-    let address = SocketAddrUnix::new(path).map_err(failed)?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let new = || socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed);
-    let socket = new()?;
-    match bind(&socket, &address) {
-        Err(Errno::ADDRINUSE) if connect(new()?, &address) == Err(Errno::CONNREFUSED) => {
-            rustix::fs::unlink(path).map_err(failed)?;
-            bind(&socket, &address).map_err(failed)?;
-        }
-        Err(Errno::ADDRINUSE) => {
-            let place = path.display();
-            return Err(Failure::Failed(format!(
-                "a server answers on the control socket {place} already: stop it, or give another --control"
-            )));
-        }
-        other => other.map_err(failed)?,
-    }
-    Ok(socket)
 }
 
 /// Takes clients.
@@ -195,7 +159,10 @@ impl Client {
                 };
             }
             Ok(_) if self.running.is_leaving() => Err("the server is about to leave: nothing but status is answered".to_owned()),
-            Ok(Request::Message { words }) => self.message(&words).await,
+            Ok(Request::Message { device, word }) => match report::meant(&self.running, device.as_deref()) {
+                Ok(stack) => stack.message(&[&word]).await.map_err(|error| error.to_string()),
+                Err(sentence) => Err(sentence),
+            },
             Ok(Request::Suspend { device }) => match report::meant(&self.running, device.as_deref()) {
                 Ok(stack) => stack.suspend().await.map_err(|error| error.to_string()),
                 Err(sentence) => Err(sentence),
@@ -206,16 +173,6 @@ impl Client {
             }
         };
         done.map_or_else(Reply::Error, |()| Reply::Done)
-    }
-
-    /// Carries out a message. Its first word is a device's name, or with one device the message.
-    async fn message(&self, words: &[String]) -> Result<(), String> {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let (stack, message) = match words.split_first() {
-            Some((name, rest)) if report::find(&self.running, name).is_ok() => (report::find(&self.running, name)?, rest),
-            _ => (report::meant(&self.running, None)?, words.as_slice()),
-        };
-        stack.message(message).await.map_err(|error| error.to_string())
     }
 }
 

@@ -78,8 +78,8 @@ impl Drop for Served {
     }
 }
 
-fn message(words: &[&str]) -> Request {
-    Request::Message { words: words.iter().map(|&word| word.to_owned()).collect() }
+fn message(device: Option<&str>, word: &str) -> Request {
+    Request::Message { device: device.map(str::to_owned), word: word.to_owned() }
 }
 
 #[test]
@@ -96,13 +96,13 @@ fn a_cached_device_tells_its_layers_and_takes_messages() {
     let text = show::people(&report);
     assert!(text.contains("cache ram:1048576 in front of ram:1048576") && text.contains("merge ratio"), "{text}");
 
-    for request in [message(&["flush"]), message(&["disk", "clear_stats"]), message(&["Cleaner"])] {
+    for request in [message(None, "flush"), message(Some("disk"), "clear_stats"), message(None, "Cleaner")] {
         assert!(matches!(served.ask(&request), Ok(Reply::Done)), "{request:?}");
     }
-    assert!(served.refusal(&message(&["nonsense"])).starts_with("unknown message \"nonsense\""));
+    assert!(served.refusal(&message(None, "nonsense")).starts_with("unknown message \"nonsense\""));
     assert!(matches!(served.ask(&Request::Suspend { device: Some("disk".into()) }), Ok(Reply::Done)));
     assert!(served.report().devices[0].suspended);
-    assert_eq!(served.refusal(&message(&["flush"])), "the device is suspended: resume it first");
+    assert_eq!(served.refusal(&message(None, "flush")), "the device is suspended: resume it first");
     assert!(matches!(served.ask(&Request::Resume { device: None }), Ok(Reply::Done)));
 }
 
@@ -111,6 +111,7 @@ fn what_is_not_there_is_named() {
     let served = Served::new("plain", "0 8 linear ram:4K 0");
     let nobody = Request::Status { device: Some("other".into()) };
     assert_eq!(served.refusal(&nobody), "there is no device \"other\": this server has disk");
+    assert_eq!(served.refusal(&message(Some("other"), "flush")), "there is no device \"other\": this server has disk");
     let suspend = Request::Suspend { device: None };
     assert_eq!(served.refusal(&suspend), "disk has no write cache: suspend holds only write caches");
     let control = served.control.clone();
@@ -166,6 +167,7 @@ fn a_living_servers_socket_is_not_taken_over() {
         failure
     });
     reactor.clear();
-    assert!(failure.unwrap().sentence().contains("answers on the control socket"));
+    let failure = failure.unwrap().sentence();
+    assert!(failure.starts_with("the control socket cannot be opened: a server answers on "), "{failure}");
     assert_eq!(served.report().devices.len(), 1, "the first server serves on");
 }

@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | clean | 0 | every entry is free or the one committed copy of its block; or there is no cache yet |
 //! | repairable | 1 | a crash left entries that were never committed, or older copies: the next opening clears them |
-//! | damaged | 2 | the superblock or an entry cannot be true, or the origin is too small: nothing opens it |
+//! | damaged | 2 | it is no cache, the superblock or an entry cannot be true, or the origin is too small: nothing opens it |
+//! | – | 2 | a file cannot be opened or read, with a sentence on standard error: it may be damaged |
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -39,12 +40,23 @@ impl Verdict {
     }
 }
 
+/// An entry that cannot be true.
+#[derive(Debug, Serialize)]
+struct DamageReport {
+    slot: u32,
+    origin_sector: u64,
+    /// `misaligned` or `beyond_origin`.
+    flaw: &'static str,
+}
+
 /// What was found.
 #[derive(Debug, Serialize)]
 struct CheckReport {
     verdict: Verdict,
     /// One sentence each.
     findings: Vec<String>,
+    /// The first entries that cannot be true.
+    damage: Vec<DamageReport>,
     block_bytes: u32,
     blocks: u64,
     /// Blocks that are not on the origin yet.
@@ -61,7 +73,7 @@ struct CheckReport {
 
 /// Checks a cache.
 pub fn check(flags: &CheckFlags) -> Outcome {
-    run(async |reactor, pool| {
+    let checked = run(async |reactor, pool| {
         let report = examine(reactor, pool, flags).await?;
         if flags.place.json {
             say(&format!("{}\n", serde_json::to_string(&report).expect("a report has only names that JSON knows")))?;
@@ -69,15 +81,20 @@ pub fn check(flags: &CheckFlags) -> Outcome {
             say(&people(&flags.place.cache, &report))?;
         }
         Ok(ExitCode::from(report.verdict.code()))
+    });
+    checked.or_else(|failure| {
+        // Whoever asks by the exit status must not take this for repairable.
+        failure.report();
+        Ok(ExitCode::from(Verdict::Damaged.code()))
     })
 }
 
 async fn examine(reactor: &Reactor, pool: &BufferPool, flags: &CheckFlags) -> Result<CheckReport, Failure> {
-    let origin = flags.origin.as_ref().map(|path| open(reactor, path, true)).transpose()?;
+    let origin = flags.origin.as_ref().map(|path| open(reactor, path)).transpose().map_err(|error| Failure::of(&error))?;
     let origin_sectors = origin.map(|origin| origin.sectors());
     Ok(match look(reactor, pool, &flags.place.cache, flags.place.start_sector).await? {
         Found::Fresh => plain(Verdict::Clean, "there is no cache yet: the first block is zeroes".to_owned()),
-        Found::Damaged(error) => plain(Verdict::Damaged, error.to_string()),
+        Found::Damaged(error) => plain(Verdict::Damaged, format!("it is not a cache, or its superblock is damaged: {error}")),
         Found::Cache(cache) => judge(&cache, &recover(&cache, origin_sectors).await?, origin_sectors),
     })
 }
@@ -87,6 +104,7 @@ fn plain(verdict: Verdict, finding: String) -> CheckReport {
     CheckReport {
         verdict,
         findings: vec![finding],
+        damage: Vec::new(),
         block_bytes: 0,
         blocks: 0,
         dirty_blocks: 0,
@@ -128,9 +146,7 @@ fn judge(cache: &CacheFile, recovered: &Recovered, origin: Option<SectorCount>) 
     }
     if recovered.damaged > 0 {
         verdict = Verdict::Damaged;
-        findings.extend(recovered.damage.iter().map(damage));
-        let unlisted = recovered.damaged.saturating_sub(recovered.damage.len() as u64);
-        findings.extend((unlisted > 0).then(|| format!("and {} more", figures::count(unlisted))));
+        findings.push(untrue(recovered));
     }
     if let Some(origin) = origin
         && recovered.origin_needed > origin
@@ -142,6 +158,7 @@ fn judge(cache: &CacheFile, recovered: &Recovered, origin: Option<SectorCount>) 
     CheckReport {
         verdict,
         findings,
+        damage: recovered.damage.iter().map(DamageReport::of).collect(),
         block_bytes: cache.geometry.block_bytes(),
         blocks: cache.geometry.blocks().into(),
         dirty_blocks: recovered.map.used_blocks(),
@@ -152,12 +169,37 @@ fn judge(cache: &CacheFile, recovered: &Recovered, origin: Option<SectorCount>) 
     }
 }
 
-fn damage(damage: &Damage) -> String {
+/// Damaged entries that people are shown; the number of all of them says more than the rest.
+const PLACES_SHOWN: usize = 3;
+
+/// How many entries cannot be true, and where the first ones are.
+fn untrue(recovered: &Recovered) -> String {
+    let count = match recovered.damaged {
+        1 => "1 entry".to_owned(),
+        several => format!("{} entries", figures::count(several)),
+    };
+    let mut places: Vec<_> = recovered.damage.iter().take(PLACES_SHOWN).map(place).collect();
+    let unshown = recovered.damaged.saturating_sub(places.len() as u64);
+    places.extend((unshown > 0).then(|| format!("and {} more", figures::count(unshown))));
+    format!("{count} cannot be true: {}", places.join("; "))
+}
+
+fn place(damage: &Damage) -> String {
     let what = match damage.flaw {
         Flaw::Misaligned => "which is not the start of a block",
         Flaw::BeyondOrigin => "which is not on the origin",
     };
     format!("slot {} names sector {}, {what}", damage.slot.0, damage.origin_sector)
+}
+
+impl DamageReport {
+    fn of(damage: &Damage) -> Self {
+        let flaw = match damage.flaw {
+            Flaw::Misaligned => "misaligned",
+            Flaw::BeyondOrigin => "beyond_origin",
+        };
+        Self { slot: damage.slot.0, origin_sector: damage.origin_sector, flaw }
+    }
 }
 
 fn people(path: &Path, report: &CheckReport) -> String {
@@ -177,4 +219,33 @@ fn people(path: &Path, report: &CheckReport) -> String {
         text = format!("{text}  {blocks} of {of}, {of_them} of them dirty ({dirty})\n");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_target::cache::disk::{ENTRY_BYTES, Entry, Geometry, SEQ_FREE};
+
+    use super::*;
+
+    #[test]
+    fn many_damaged_entries_are_one_finding() {
+        let geometry = Geometry::for_device(1 << 20, 0, 4096).unwrap();
+        let finding = |damaged: u64| {
+            let mut recovery = Recovery::new(&geometry, 9, SectorCount(8000));
+            let entry = |at: u64| {
+                let seq = if at < damaged { 1 } else { SEQ_FREE };
+                Entry { origin_sector: if at.is_multiple_of(2) { 1 } else { 80_000 }, seq }.encode()
+            };
+            let entries: Vec<[u8; ENTRY_BYTES]> = (0..geometry.blocks().into()).map(entry).collect();
+            recovery.feed(entries.as_flattened());
+            untrue(&recovery.finish())
+        };
+        assert_eq!(finding(1), "1 entry cannot be true: slot 0 names sector 1, which is not the start of a block");
+        assert_eq!(
+            finding(200),
+            "200 entries cannot be true: slot 0 names sector 1, which is not the start of a block; \
+             slot 1 names sector 80000, which is not on the origin; \
+             slot 2 names sector 1, which is not the start of a block; and 197 more"
+        );
+    }
 }

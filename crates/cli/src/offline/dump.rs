@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use forebay_target::cache::disk::{ENTRY_BYTES, Entry, Geometry, SEQ_FREE};
 use serde::Serialize;
 
-use super::media::{CacheFile, Found, look};
+use super::media::{CacheFile, Found, look, not_a_cache};
 use super::run;
 use crate::failure::{Failure, Outcome, say};
 use crate::figures;
@@ -94,7 +94,7 @@ pub fn dump(flags: &DumpFlags) -> Outcome {
         match look(reactor, pool, &place.cache, place.start_sector).await? {
             Found::Fresh if place.json => say("{\"geometry\":null,\"ranges\":[]}\n")?,
             Found::Fresh => say(&format!("{name} holds no cache yet: its first block is zeroes\n"))?,
-            Found::Damaged(error) => return Err(Failure::Failed(format!("{name} holds no cache: {error}"))),
+            Found::Damaged(error) => return Err(not_a_cache(&name, &error)),
             Found::Cache(cache) if place.json => json(&cache).await?,
             Found::Cache(cache) => people(&cache).await?,
         }

@@ -12,7 +12,7 @@ use forebay::block::{SectorCount, Target};
 use forebay::cache::options::{CacheArgs, CacheOptions};
 use forebay::{DeviceName, Devices, DrainProgress, FileOptions, Stack, TableText};
 
-use super::media::{Found, look};
+use super::media::{Found, look, not_a_cache};
 use super::{LOCK_WAIT, open, run};
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::FlushFlags;
@@ -26,11 +26,11 @@ pub fn flush(flags: &FlushFlags) -> Outcome {
     // What is only looked at is closed again before it is opened for writing.
     let mut table = None;
     run(async |reactor, pool| {
-        let origin = open(reactor, &flags.origin, true)?;
+        let origin = open(reactor, &flags.origin).map_err(|error| Failure::of(&error))?;
         let name = flags.place.cache.display();
         match look(reactor, pool, &flags.place.cache, flags.place.start_sector).await? {
             Found::Fresh => {}
-            Found::Damaged(error) => return Err(Failure::Failed(format!("{name} holds no cache: {error}"))),
+            Found::Damaged(error) => return Err(not_a_cache(&name, &error)),
             Found::Cache(cache) => table = Some(table_of(flags, cache.geometry.block_bytes(), origin.sectors())?),
         }
         Ok(ExitCode::SUCCESS)

@@ -3,12 +3,13 @@
 //! Units: bytes and sectors of 512 bytes, as named. Entries are read 1 MiB at a time, so that a
 //! cache of any size takes little memory here.
 
+use std::fmt::Display;
 use std::path::Path;
 use std::rc::Rc;
 
 use forebay::block::{Bio, Sector, Target, call};
 use forebay::{BufferPool, Reactor};
-use forebay_device::FileDevice;
+use forebay_device::{DeviceError, FileDevice};
 use forebay_target::cache::disk::format::BLOCK_BYTES_MIN;
 use forebay_target::cache::disk::{ENTRY_BYTES, FormatError, Geometry, Media, SUPERBLOCK_BYTES, Superblock};
 
@@ -37,12 +38,22 @@ pub(super) struct CacheFile {
     pub(super) superblock: Superblock,
 }
 
+/// Why nothing can be done with what is at the place of a cache.
+pub(super) fn not_a_cache(name: &dyn Display, error: &FormatError) -> Failure {
+    Failure::Failed(format!("{name} is not a cache, or its superblock is damaged: {error}"))
+}
+
 /// Looks at the cache that begins at `start_sector` of `path`.
 ///
 /// # Errors
 /// When the device cannot be opened or read.
 pub(super) async fn look(reactor: &Reactor, pool: &BufferPool, path: &Path, start_sector: u64) -> Result<Found, Failure> {
-    let device = open(reactor, path, true)?;
+    let device = match open(reactor, path) {
+        Err(DeviceError::TooSmall { bytes, .. }) => {
+            return Ok(Found::Damaged(FormatError::NoRoom { device_bytes: bytes, start_sector }));
+        }
+        opened => opened.map_err(|error| Failure::of(&error))?,
+    };
     let device_bytes = device.sectors().to_bytes();
     let unit = u64::from(device.limits().logical_bytes);
     let name = path.display().to_string();
@@ -60,7 +71,9 @@ pub(super) async fn look(reactor: &Reactor, pool: &BufferPool, path: &Path, star
             Found::Cache(CacheFile { device, pool: pool.clone(), path: name, geometry, superblock })
         }
         // Zeroes have no block size.
-        Err(_) if superblock.iter().all(|&byte| byte == 0) => Found::Fresh,
+        Err(_) if superblock.iter().all(|&byte| byte == 0) => {
+            read_as(BLOCK_BYTES_MIN).map_or_else(Found::Damaged, |_| Found::Fresh)
+        }
         // Something else altogether has no block size either: that it is no cache says more.
         Err(FormatError::BlockBytes { block_bytes }) => match read_as(BLOCK_BYTES_MIN) {
             Err(error @ (FormatError::Magic { .. } | FormatError::Version { .. })) => Found::Damaged(error),

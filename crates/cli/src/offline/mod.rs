@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay::{BufferPool, Engine, FileOptions, Reactor, engine};
-use forebay_device::FileDevice;
+use forebay_device::{DeviceError, FileDevice};
 
 pub use self::check::check;
 pub use self::dump::dump;
@@ -38,7 +38,7 @@ fn run(work: impl AsyncFnOnce(&Reactor, &BufferPool) -> Outcome) -> Outcome {
     outcome.map_err(|error| Failure::because("the engine broke", &error))?
 }
 
-fn open(reactor: &Reactor, path: &Path, read_only: bool) -> Result<Rc<FileDevice>, Failure> {
-    let options = FileOptions { read_only, lock_wait: LOCK_WAIT, ..FileOptions::default() };
-    FileDevice::open(reactor, path, &options).map_err(|error| Failure::of(&error))
+fn open(reactor: &Reactor, path: &Path) -> Result<Rc<FileDevice>, DeviceError> {
+    let options = FileOptions { read_only: true, lock_wait: LOCK_WAIT, ..FileOptions::default() };
+    FileDevice::open(reactor, path, &options)
 }

@@ -1,7 +1,8 @@
 //! The signals that end a server: SIGTERM, SIGINT, SIGHUP.
 //!
-//! SIGHUP stays ignored where it was, as under `nohup`. The first one is a byte in a socket that the reactor waits for. A second one ends the process at
-//! once, with exit status 1, even when the reactor is stuck: what was flushed is safe at any instant.
+//! The first one is a byte in a socket that the reactor waits for. A second one ends the process at once, with exit
+//! status 1, even when the reactor is stuck: what was flushed is safe at any instant. SIGHUP stays ignored where it
+//! was, as under `nohup`.
 
 use std::io;
 use std::os::fd::OwnedFd;

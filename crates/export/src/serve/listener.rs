@@ -1,13 +1,9 @@
 //! Sockets that listen, and the task that takes clients from them.
 //!
 //! Invariants:
-//! - I1: a unix socket is open to its owner only from the moment that a client can connect: its
-//!   mode is set between bind and listen.
-//! - I2: a socket file is removed only when nobody answers on it, or when it is our own. Servers
-//!   that start at the same time take turns by a lock on the directory.
-//! - I3: at most [`ServeLimits::half_open_max`](super::ServeLimits) clients of a listener are in
+//! - I1: at most [`ServeLimits::half_open_max`](super::ServeLimits) clients of a listener are in
 //!   their handshake: the oldest makes way for the next, so that silent clients keep nobody out.
-//! - I4: an inherited socket belongs to others too: it is neither shut down nor removed.
+//! - I2: an inherited socket belongs to others too: it is neither shut down nor removed.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,22 +11,21 @@ use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, shutdown, socket_with,
-    sockopt,
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, shutdown, socket_with, sockopt,
 };
 
 use super::connection::Bell;
 use super::{ServeError, Shared};
+use crate::unix::UnixSocket;
 use crate::uri::{Endpoint, Uri};
 
 /// Where to listen.
@@ -54,8 +49,6 @@ pub enum Listen {
 const BACKLOG: i32 = 1024;
 /// Clients taken before others have their turn.
 const TAKEN_MAX: usize = 16;
-/// How long a server that already listens may take to greet before it counts as one all the same.
-const GREETING_LIMIT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 /// Replies that a unix socket may hold, bytes, where the system allows that much: the client takes
 /// them while the next are prepared. TCP sockets grow by themselves.
 const SEND_BYTES: usize = 4 << 20;
@@ -65,8 +58,8 @@ const SHORTAGE: Duration = Duration::from_millis(100);
 /// A socket that listens.
 pub(super) struct Listening {
     socket: Rc<OwnedFd>,
-    /// The socket's file, with device and inode, where it is ours.
-    file: Option<(PathBuf, u64, u64)>,
+    /// The same with its file, where that is ours.
+    unix: Option<UnixSocket>,
     inherited: bool,
     tcp: bool,
     /// Rings when the server closes, or a connection ended.
@@ -77,16 +70,17 @@ pub(super) struct Listening {
 
 /// Opens the socket that `at` describes, and tells its URI.
 pub(super) fn open(at: Listen) -> Result<(Rc<Listening>, Uri), ServeError> {
-    let (socket, file, inherited) = match at {
+    let (socket, unix, inherited) = match at {
         Listen::Unix(path) => {
-            let (socket, device, inode) = bind_unix(&path)?;
-            (socket, Some((path, device, inode)), false)
+            // Every NBD server begins with a greeting.
+            let unix = UnixSocket::bind(&path, BACKLOG, b"")?;
+            (Rc::clone(unix.socket()), Some(unix), false)
         }
         Listen::Tcp { address, beyond_loopback } => {
             if !address.ip().is_loopback() && !beyond_loopback {
                 return Err(ServeError::Exposed { address });
             }
-            (bind_tcp(address).map_err(|error| failed(&address, error))?, None, false)
+            (Rc::new(bind_tcp(address).map_err(|error| failed(&address, error))?), None, false)
         }
         Listen::Inherited(socket) => {
             let listening = sockopt::socket_acceptconn(&socket).is_ok_and(|listens| listens);
@@ -96,13 +90,12 @@ pub(super) fn open(at: Listen) -> Result<(Rc<Listening>, Uri), ServeError> {
             }
             let flags = rustix::fs::fcntl_getfl(&socket).map_err(|error| failed(&"the inherited socket", error))?;
             rustix::fs::fcntl_setfl(&socket, flags | OFlags::NONBLOCK).map_err(|error| failed(&"the inherited socket", error))?;
-            (socket, None, true)
+            (Rc::new(socket), None, true)
         }
     };
     let endpoint = endpoint(socket.as_fd()).ok_or(ServeError::NotListening)?;
     let tcp = matches!(endpoint, Endpoint::Tcp { .. });
-    let socket = Rc::new(socket);
-    let listening = Listening { socket, file, inherited, tcp, bell: Bell::default(), half_open: RefCell::default() };
+    let listening = Listening { socket, unix, inherited, tcp, bell: Bell::default(), half_open: RefCell::default() };
     Ok((Rc::new(listening), Uri { endpoint, export: String::new() }))
 }
 
@@ -140,76 +133,6 @@ fn bind_tcp(address: SocketAddr) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Binds a unix socket; gives the device and inode of its file as well.
-fn bind_unix(path: &Path) -> Result<(OwnedFd, u64, u64), ServeError> {
-    let at = path.display();
-    let address = SocketAddrUnix::new(path).map_err(|error| failed(&at, error))?;
-    let turn = take_turn(path);
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let new = || socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(|error| failed(&at, error));
-    let socket = new()?;
-    match bind(&socket, &address) {
-        Err(Errno::ADDRINUSE) => {
-            if turn.is_none() {
-                return Err(ServeError::Starting { path: path.to_owned() });
-            }
-            remove_stale(path, &address, new)?;
-            bind(&socket, &address).map_err(|error| failed(&at, error))?;
-        }
-        other => other.map_err(|error| failed(&at, error))?,
-    }
-    rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(|error| failed(&at, error))?;
-    let file = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| failed(&at, error))?;
-    listen(&socket, BACKLOG).map_err(|error| failed(&at, error))?;
-    Ok((socket, file.st_dev, file.st_ino))
-}
-
-/// Locks the directory of `path` until the result is dropped; `None` when somebody else has it.
-fn take_turn(path: &Path) -> Option<OwnedFd> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
-    rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).ok()?;
-    Some(directory)
-}
-
-/// Removes the socket file at `path` when nobody answers on it.
-fn remove_stale(path: &Path, address: &SocketAddrUnix, new: impl Fn() -> Result<OwnedFd, ServeError>) -> Result<(), ServeError> {
-    let at = path.display();
-    match rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => return Ok(()),
-        Err(error) => return Err(failed(&at, error)),
-        Ok(file) if FileType::from_raw_mode(file.st_mode) != FileType::Socket => {
-            return Err(ServeError::NotSocket { path: path.to_owned() });
-        }
-        Ok(_) => {}
-    }
-    let probe = new()?;
-    let mut outcome = connect(&probe, address);
-    if outcome.is_ok() && is_hung_up(&probe) {
-        outcome = connect(new()?, address);
-    }
-    match outcome {
-        Err(Errno::CONNREFUSED) => {
-            tracing::info!("{at}: nobody answers on this socket: it is replaced");
-            rustix::fs::unlink(path).map_err(|error| failed(&at, error))
-        }
-        Err(Errno::NOENT) => Ok(()),
-        // Also when it is merely busy, or belongs to somebody else.
-        _ => Err(ServeError::Answered { path: path.to_owned() }),
-    }
-}
-
-/// Whether whoever took the connection of `probe` let go of it without a greeting, with which every NBD server begins.
-///
-/// The kernel closes the socket of a killed server only when it is done with the last of its requests: until then the
-/// socket takes connections that nobody will serve.
-fn is_hung_up(probe: &OwnedFd) -> bool {
-    let mut ends = [PollFd::new(probe, PollFlags::IN)];
-    let ready = poll(&mut ends, Some(&GREETING_LIMIT));
-    ready == Ok(1) && !matches!(rustix::io::read(probe, &mut [0; 1]), Ok(1..))
-}
-
 impl Listening {
     /// Stops listening; the socket's file is removed if it is still ours.
     pub(super) fn close(&self) {
@@ -217,13 +140,8 @@ impl Listening {
             // Ends the wait for clients, and with it the last use of the descriptor.
             let _ = shutdown(&*self.socket, Shutdown::Both);
         }
-        if let Some((path, device, inode)) = &self.file {
-            let found = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
-            if found.is_ok_and(|found| (found.st_dev, found.st_ino) == (*device, *inode))
-                && let Err(error) = rustix::fs::unlink(path)
-            {
-                tracing::warn!("{}: the socket could not be removed: {error}", path.display());
-            }
+        if let Some(unix) = &self.unix {
+            unix.remove();
         }
         self.bell.ring();
     }
