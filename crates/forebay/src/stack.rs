@@ -288,10 +288,8 @@ impl Stack {
     /// When not everything could be committed.
     pub async fn close(&self) -> Result<(), StackError> {
         let mut flushed = Status::Ok;
-        // A cache flushes what is below it when it closes, and holds flushes while it is suspended; an
-        // error target keeps nothing that could be flushed.
-        let plain = |kind: &str| kind != "writecache" && kind != "error";
-        for (row, _) in self.table.rows().iter().zip(&self.kinds).filter(|(_, kind)| plain(kind)) {
+        // A cache flushes what is below it when it closes, and holds flushes while it is suspended.
+        for (row, _) in self.table.rows().iter().zip(&self.kinds).filter(|(_, kind)| **kind != "writecache") {
             flushed = flushed.and(call(&*row.target, Bio::flush()).await.status());
         }
         let closed = close_caches(&self.caches).await;

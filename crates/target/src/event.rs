@@ -25,13 +25,13 @@ impl Event {
     /// It happens now.
     pub fn raise(&self) {
         self.count.set(self.count.get() + 1);
-        // Taken one by one: a woken task may wait again at once.
-        let mut left = self.waiting.borrow().len();
-        while left > 0 {
-            let waker = self.waiting.borrow_mut().remove(0);
-            waker.wake();
-            left -= 1;
-        }
+        // A woken task may wait again at once: then for the next time.
+        let mut woken = self.waiting.take();
+        woken.drain(..).for_each(Waker::wake);
+        // The list keeps its memory.
+        let mut waiting = self.waiting.borrow_mut();
+        woken.append(&mut waiting);
+        *waiting = woken;
     }
 
     /// Waits until it has happened more than `seen` times, or `sleep` is over.

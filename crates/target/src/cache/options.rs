@@ -24,7 +24,6 @@
 
 #![deny(clippy::indexing_slicing)]
 
-use forebay_block::SectorCount;
 use thiserror::Error;
 
 #[cfg(test)]
@@ -52,14 +51,6 @@ pub enum OptionError {
     /// The block size is not a number, no power of two or out of range.
     #[error("Invalid block size: {0} is not a power of two from 512 to 65536")]
     BlockBytes(String),
-    /// A device has larger sectors than the cache has blocks.
-    #[error("Block size is smaller than device logical block size: {block_bytes} bytes, the device has {logical_bytes}")]
-    LogicalBytes {
-        /// Block size of the cache in bytes.
-        block_bytes: u32,
-        /// Logical block size of the device in bytes.
-        logical_bytes: u32,
-    },
     /// The count of option words is missing, too large or not a number.
     #[error("Invalid number of feature args: {0}")]
     Count(String),
@@ -174,23 +165,6 @@ impl CacheArgs {
         let words: Vec<&str> = words.collect();
         let options = CacheOptions::parse(counted(&words)?)?;
         Ok(Self { origin, fast, block_bytes, options })
-    }
-
-    /// Checks what only the devices can tell: the size of the fast one, and the larger of both
-    /// logical block sizes in bytes.
-    ///
-    /// # Errors
-    /// [`OptionError::LogicalBytes`]; [`OptionError::Option`] when the cache would begin behind the
-    /// device's end.
-    pub fn check_devices(&self, fast: SectorCount, logical_bytes: u32) -> Result<(), OptionError> {
-        if self.block_bytes < logical_bytes {
-            return Err(OptionError::LogicalBytes { block_bytes: self.block_bytes, logical_bytes });
-        }
-        let start = self.options.start_sector();
-        if self.options.start_sector.is_some() && start >= fast.0 {
-            return Err(OptionError::Option(format!("start_sector {start} is behind the device's {fast}")));
-        }
-        Ok(())
     }
 
     /// The line again, as the kernel's `dmsetup table` prints it: the given options in a fixed order,

@@ -144,13 +144,3 @@ fn a_low_watermark_above_the_high_one_is_refused_defaults_included() {
     options("high_watermark 45").unwrap();
     options("high_watermark 10 low_watermark 10").unwrap();
 }
-
-#[test]
-fn devices_must_have_room_and_sectors_that_fit_a_block() {
-    let args = parse("s o f 512 2 start_sector 100").unwrap();
-    args.check_devices(SectorCount(101), 512).unwrap();
-    let behind = args.check_devices(SectorCount(100), 512).unwrap_err().to_string();
-    assert!(behind.starts_with("Invalid optional argument"), "{behind}");
-    let coarse = args.check_devices(SectorCount(101), 4096).unwrap_err().to_string();
-    assert!(coarse.starts_with("Block size is smaller than device logical block size"), "{coarse}");
-}
