@@ -19,6 +19,8 @@ use forebay_target::linear::Linear;
 use forebay_target::log::LogWrites;
 use forebay_target::stats::Stats;
 use forebay_target::stripe::Stripe;
+use forebay_target::zram::options::ZramOptions;
+use forebay_target::zram::{self, CodecParams, Zram, ZramError};
 
 use crate::device::{DeviceName, Devices, OpenDevice};
 use crate::stack::{OpenCache, OpenError};
@@ -31,6 +33,7 @@ pub(crate) struct Parts {
     pub(crate) kinds: Vec<&'static str>,
     pub(crate) caches: Vec<OpenCache>,
     pub(crate) counters: Vec<(Extent, Rc<Stats>)>,
+    pub(crate) zrams: Vec<(Extent, Rc<Zram>)>,
     pub(crate) devices: Vec<OpenDevice>,
 }
 
@@ -49,6 +52,8 @@ enum Trouble {
     Build(BuildError),
     Same(String),
     Cache { fast: String, origin: String, error: cache::OpenError },
+    Zram(ZramError),
+    Dictionary { path: String, error: std::io::Error },
 }
 
 impl From<DeviceError> for Trouble {
@@ -71,6 +76,8 @@ impl Assembly<'_> {
             Trouble::Device(source) => OpenError::Device { line, source },
             Trouble::Build(source) => OpenError::Target { line, source },
             Trouble::Same(name) => OpenError::SameDevice { line, name },
+            Trouble::Zram(source) => OpenError::Zram { line, source },
+            Trouble::Dictionary { path, error } => OpenError::Dictionary { line, path, source: error },
             Trouble::Cache { fast, origin, error } => OpenError::Cache { line, fast, origin, source: error },
         })?;
         self.parts.rows.push(Row { extent: row.extent, target });
@@ -107,6 +114,7 @@ impl Assembly<'_> {
                 let log = self.open(log)?;
                 Rc::new(LogWrites::new(below, log)?)
             }
+            TargetText::Zram(options) => self.zram(&reactor, options, row.extent)?,
             TargetText::Writecache { args, origin, fast } => self.cache(&reactor, args, [origin, fast], row.extent).await?,
         })
     }
@@ -131,6 +139,18 @@ impl Assembly<'_> {
 
     fn leg(&mut self, detour: &Detour, extent: Extent) -> Result<Leg, Trouble> {
         Ok(Leg { below: self.linear(&detour.place, extent)?, delay: detour.delay })
+    }
+
+    fn zram(&mut self, reactor: &Reactor, options: &ZramOptions, extent: Extent) -> Result<Rc<dyn Target>, Trouble> {
+        let dictionary = match &options.dictionary {
+            None => None,
+            Some(path) => Some(std::fs::read(path).map_err(|error| Trouble::Dictionary { path: path.clone(), error })?),
+        };
+        let codec = CodecParams { algorithm: options.algorithm, level: options.level, dictionary };
+        let setup = zram::Setup { sectors: extent.count, codec, mem_limit: options.mem_limit };
+        let disk = Zram::new(reactor, &setup).map_err(Trouble::Zram)?;
+        self.parts.zrams.push((extent, Rc::clone(&disk)));
+        Ok(disk)
     }
 
     async fn cache(

@@ -45,7 +45,7 @@ pub use forebay_target::stats::OpCounts;
 
 pub use crate::device::{DeviceName, Devices, parse_bytes};
 pub use crate::stack::{DrainProgress, OpenError, Stack, StackError};
-pub use crate::status::{CacheLayer, CountedLayer, DeviceLayer, StackStatus};
+pub use crate::status::{CacheLayer, CountedLayer, DeviceLayer, StackStatus, ZramLayer};
 pub use crate::text::{TableText, TextError};
 
 #[cfg(test)]

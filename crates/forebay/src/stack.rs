@@ -20,10 +20,11 @@ use forebay_reactor::{BufferPool, Reactor};
 use forebay_target::BuildError;
 use forebay_target::cache::{self, Cache, MessageError};
 use forebay_target::stats::Stats;
+use forebay_target::zram::{Zram, ZramError};
 
 use crate::assemble::{Assembly, Parts};
 use crate::device::{Devices, OpenDevice};
-use crate::status::{CacheLayer, CountedLayer, DeviceLayer, StackStatus};
+use crate::status::{CacheLayer, CountedLayer, DeviceLayer, StackStatus, ZramLayer};
 use crate::text::{TableText, TextError};
 
 /// Why a stack does not open: one sentence that names the table line and the device.
@@ -60,6 +61,24 @@ pub enum OpenError {
         origin: String,
         /// Why.
         source: cache::OpenError,
+    },
+    /// A compressed RAM disk cannot be made.
+    #[error("table line {line}: {source}")]
+    Zram {
+        /// Place in the text, from 1.
+        line: usize,
+        /// Why.
+        source: ZramError,
+    },
+    /// The dictionary of a compressed RAM disk cannot be read.
+    #[error("table line {line}: the dictionary {path} cannot be read: {source}")]
+    Dictionary {
+        /// Place in the text, from 1.
+        line: usize,
+        /// Its path.
+        path: String,
+        /// Why.
+        source: std::io::Error,
     },
     /// One device in two roles.
     #[error("table line {line}: {name} cannot be its own cache: give two devices")]
@@ -110,6 +129,7 @@ pub struct Stack {
     table: Rc<Table>,
     caches: Vec<OpenCache>,
     counters: Vec<(Extent, Rc<Stats>)>,
+    zrams: Vec<(Extent, Rc<Zram>)>,
     devices: Vec<OpenDevice>,
     /// What the rows are called in table lines.
     kinds: Vec<&'static str>,
@@ -125,7 +145,8 @@ impl Stack {
     pub async fn open(reactor: &Reactor, pool: &BufferPool, name: &str, text: &str) -> Result<Self, OpenError> {
         let text = TableText::parse(text)?;
         let devices = Devices::new(reactor, FileOptions::default());
-        Self::open_on(&devices, pool, name, &text, false).await
+        // A large future that is awaited once: on the heap it does not swell whoever awaits it.
+        Box::pin(Self::open_on(&devices, pool, name, &text, false)).await
     }
 
     /// Opens a stack on `devices`, which other stacks may use too. With `read_only`, devices are
@@ -149,7 +170,7 @@ impl Stack {
                 return Err(error);
             }
         }
-        let Parts { rows, kinds, caches, counters, devices: opened } = assembly.parts;
+        let Parts { rows, kinds, caches, counters, zrams, devices: opened } = assembly.parts;
         let table = match Table::new(rows) {
             Ok(table) => Rc::new(table),
             Err(error) => {
@@ -159,7 +180,7 @@ impl Stack {
         };
         let reactor = devices.reactor().clone();
         let suspended = Cell::new(false);
-        Ok(Self { name: name.to_owned(), reactor, table, kinds, caches, counters, devices: opened, suspended })
+        Ok(Self { name: name.to_owned(), reactor, table, kinds, caches, counters, zrams, devices: opened, suspended })
     }
 
     /// What it is called.
@@ -195,6 +216,7 @@ impl Stack {
             status: open.cache.status(),
         };
         let counted = |(extent, stats): &(Extent, Rc<Stats>)| CountedLayer { extent: *extent, snapshot: stats.snapshot() };
+        let zram = |(extent, disk): &(Extent, Rc<Zram>)| ZramLayer { extent: *extent, status: disk.status() };
         let device = |device: &OpenDevice| DeviceLayer {
             name: device.name.clone(),
             kind: device.target.kind(),
@@ -208,6 +230,7 @@ impl Stack {
             rows: self.table.rows().iter().map(|row| row.extent).zip(self.kinds.iter().copied()).collect(),
             caches: self.caches.iter().map(cache).collect(),
             counted: self.counters.iter().map(counted).collect(),
+            zrams: self.zrams.iter().map(zram).collect(),
             devices: self.devices.iter().map(device).collect(),
         }
     }

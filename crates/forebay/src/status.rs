@@ -4,6 +4,7 @@ use forebay_block::{Extent, SectorCount};
 use forebay_reactor::DeviceCounts;
 use forebay_target::cache::CacheStatus;
 use forebay_target::stats::Snapshot;
+use forebay_target::zram::ZramStatus;
 
 /// A snapshot of a stack, layer by layer from the top.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub struct StackStatus {
     pub caches: Vec<CacheLayer>,
     /// Its `stats` targets.
     pub counted: Vec<CountedLayer>,
+    /// Its compressed RAM disks.
+    pub zrams: Vec<ZramLayer>,
     /// The devices at the bottom. A device that several stacks use is counted for all of them.
     pub devices: Vec<DeviceLayer>,
 }
@@ -42,6 +45,15 @@ pub struct CountedLayer {
     pub extent: Extent,
     /// What it counted.
     pub snapshot: Snapshot,
+}
+
+/// A compressed RAM disk.
+#[derive(Clone, Debug)]
+pub struct ZramLayer {
+    /// The sectors of the table that it serves.
+    pub extent: Extent,
+    /// What it tells about itself.
+    pub status: ZramStatus,
 }
 
 /// A device.

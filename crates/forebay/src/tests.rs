@@ -59,13 +59,15 @@ impl Drop for Folder {
 fn rows_of_every_kind_make_one_table() {
     let text = "0 8 linear ram:4K 0; 8 16 striped 2 4 ram:1M 0 ram:1M 8; 24 8 error; 32 8 delay ram:1M 0 1\n\
                 40 8 flakey ram:1M 0 1000 0; 48 8 log-writes ram:1M ram:1M; 56 8 stats null:4K 0\n\
-                64 2048 writecache s ram:1M ram:1M 4096 0";
+                64 2048 writecache s ram:1M ram:1M 4096 0; 2112 2048 zram algo=zstd level=1";
     run(async |reactor, pool| {
         let stack = Stack::open(reactor, pool, "all", text).await.unwrap();
         let status = stack.status();
         let kinds: Vec<_> = status.rows.iter().map(|(_, kind)| *kind).collect();
-        assert_eq!(kinds, ["linear", "striped", "error", "delay", "flakey", "log-writes", "stats", "writecache"]);
-        assert_eq!((stack.sectors().0, status.caches.len(), status.counted.len(), status.devices.len()), (2112, 1, 1, 10));
+        assert_eq!(kinds, ["linear", "striped", "error", "delay", "flakey", "log-writes", "stats", "writecache", "zram"]);
+        assert_eq!((stack.sectors().0, status.caches.len(), status.counted.len(), status.devices.len()), (4160, 1, 1, 10));
+        assert_eq!(write(&stack, pool, 2112, 3).await, Status::Ok);
+        assert_eq!((read(&stack, pool, 2112).await, stack.status().zrams[0].status.same_pages), (vec![3; 4096], 1));
         for sector in (0..72).step_by(8) {
             let expected = if sector == 24 { Status::IoError } else { Status::Ok };
             assert_eq!(write(&stack, pool, sector, 1).await, expected, "sector {sector}");

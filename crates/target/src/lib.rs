@@ -1,7 +1,7 @@
 //! Targets: what stands between a table and its devices.
 //!
 //! ```text
-//!   Table ─▶ linear · striped · delay · flakey · log-writes · stats · error · writecache ─▶ device
+//!   Table ─▶ linear · striped · delay · flakey · log-writes · stats · error · writecache · zram ─▶ device
 //! ```
 //!
 //! Each small target is one file; the write cache is a folder, and its story begins in
@@ -18,5 +18,6 @@ pub mod lock;
 pub mod log;
 pub mod stats;
 pub mod stripe;
+pub mod zram;
 
 pub use below::BuildError;

@@ -88,6 +88,8 @@ pub struct DeviceReport {
     pub exports: Vec<ExportReport>,
     /// `stats` targets in the table.
     pub counted: Vec<CountedReport>,
+    /// Compressed RAM disks in the table.
+    pub zrams: Vec<ZramReport>,
     /// Write caches in the table.
     pub caches: Vec<CacheReport>,
     /// The files and block devices below.
@@ -219,6 +221,43 @@ pub struct CacheReport {
     pub commits: u64,
     /// Memory for all that grows with the cache.
     pub memory_bytes: u64,
+}
+
+/// A compressed RAM disk.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ZramReport {
+    /// First sector of the table that it serves.
+    pub start_sector: u64,
+    /// Its size.
+    pub disk_bytes: u64,
+    /// How pages are compressed.
+    pub algorithm: String,
+    /// Stored pages, uncompressed.
+    pub original_bytes: u64,
+    /// Their objects in memory.
+    pub compressed_bytes: u64,
+    /// Pages of memory for the objects, without tables: what the kernel counts as used.
+    pub used_bytes: u64,
+    /// All memory taken, every table counted.
+    pub memory_bytes: u64,
+    /// Most that may be used; 0 for any.
+    pub limit_bytes: u64,
+    /// Most that was used.
+    pub used_max_bytes: u64,
+    /// Uncompressed bytes for each byte of memory taken.
+    pub ratio: Option<f64>,
+    /// Pages that repeat one word and take no memory.
+    pub same_pages: u64,
+    /// Pages that do not shrink and are kept as they are.
+    pub huge_pages: u64,
+    /// Pages that were ever kept as they are.
+    pub huge_pages_since: u64,
+    /// Pages freed by discards and write-zeroes.
+    pub freed_pages: u64,
+    /// Reads that failed.
+    pub failed_reads: u64,
+    /// Writes that failed.
+    pub failed_writes: u64,
 }
 
 /// A file, block device or memory at the bottom.

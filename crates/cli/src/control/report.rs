@@ -1,9 +1,9 @@
 //! From the counters of a running server to what status shows.
 
-use forebay::{CacheLayer, CountedLayer, DeviceLayer, Stack};
+use forebay::{CacheLayer, CountedLayer, DeviceLayer, Stack, StackStatus, ZramLayer};
 
 use super::protocol::{
-    CacheReport, CountedReport, DeviceReport, DiskReport, ExportReport, OperationReport, RowReport, ServerReport,
+    CacheReport, CountedReport, DeviceReport, DiskReport, ExportReport, OperationReport, RowReport, ServerReport, ZramReport,
 };
 use crate::figures::quotient;
 use crate::serve::{Running, RunningExport};
@@ -63,7 +63,7 @@ fn device_report(running: &Running, exports: &[RunningExport], index: usize, sta
         start_sector: extent.start.0,
         sectors: extent.count.0,
         target: (*target).to_owned(),
-        status: status.caches.iter().find(|layer| layer.extent == *extent).map_or_else(String::new, |layer| layer.status.line()),
+        status: line(&status, *extent),
     };
     DeviceReport {
         name: stack.name().to_owned(),
@@ -73,8 +73,39 @@ fn device_report(running: &Running, exports: &[RunningExport], index: usize, sta
         table: status.rows.iter().map(row).collect(),
         exports: exports.iter().filter(|export| export.device == index).map(export_report).collect(),
         counted: status.counted.iter().map(counted_report).collect(),
+        zrams: status.zrams.iter().map(zram_report).collect(),
         caches: status.caches.iter().map(cache_report).collect(),
         disks: status.devices.iter().map(disk_report).collect(),
+    }
+}
+
+/// The numbers of a row, as the kernel prints them.
+fn line(status: &StackStatus, extent: forebay::block::Extent) -> String {
+    let cache = status.caches.iter().find(|layer| layer.extent == extent).map(|layer| layer.status.line());
+    let zram = || status.zrams.iter().find(|layer| layer.extent == extent).map(|layer| layer.status.mm_stat());
+    let text = cache.or_else(zram).unwrap_or_default();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn zram_report(layer: &ZramLayer) -> ZramReport {
+    let status = &layer.status;
+    ZramReport {
+        start_sector: layer.extent.start.0,
+        disk_bytes: status.disk_bytes,
+        algorithm: status.algorithm.name().to_owned(),
+        original_bytes: status.original_bytes,
+        compressed_bytes: status.compressed_bytes,
+        used_bytes: status.used_bytes,
+        memory_bytes: status.memory_bytes,
+        limit_bytes: status.limit_bytes,
+        used_max_bytes: status.used_max_bytes,
+        ratio: quotient(status.original_bytes, status.memory_bytes),
+        same_pages: status.same_pages,
+        huge_pages: status.huge_pages,
+        huge_pages_since: status.huge_pages_since,
+        freed_pages: status.freed_pages,
+        failed_reads: status.failed_reads,
+        failed_writes: status.failed_writes,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::protocol::{CacheReport, CountedReport, DeviceReport, DiskReport, ExportReport, ServerReport};
+use super::protocol::{CacheReport, CountedReport, DeviceReport, DiskReport, ExportReport, ServerReport, ZramReport};
 use crate::figures::{bytes, count};
 
 /// The report for people.
@@ -57,6 +57,7 @@ fn device_text(text: &mut String, device: &DeviceReport) {
     }
     device.exports.iter().for_each(|export| export_text(text, export));
     device.counted.iter().for_each(|counted| counted_text(text, counted));
+    device.zrams.iter().for_each(|zram| zram_text(text, zram));
     device.caches.iter().for_each(|cache| cache_text(text, cache));
     device.disks.iter().for_each(|disk| disk_text(text, disk));
     line(text, 0, "");
@@ -97,6 +98,27 @@ fn counted_text(text: &mut String, counted: &CountedReport) {
         let (requests, size) = (count(operation.requests), bytes(operation.bytes));
         line(text, 2, &format!("{}: {requests} requests, {size}, {} errors", operation.operation, count(operation.errors)));
     }
+}
+
+fn zram_text(text: &mut String, zram: &ZramReport) {
+    let ratio = ratio(zram.ratio);
+    let head = format!("compressed RAM disk of {}, {}", bytes(zram.disk_bytes), zram.algorithm);
+    line(text, 1, &format!("{head}: {} in {} of memory, ratio {ratio}", bytes(zram.original_bytes), bytes(zram.memory_bytes)));
+    let limit = if zram.limit_bytes > 0 { format!(" of at most {}", bytes(zram.limit_bytes)) } else { String::new() };
+    let objects = format!("objects of {} in pages of {}{limit}", bytes(zram.compressed_bytes), bytes(zram.used_bytes));
+    line(text, 2, &format!("{objects}, {} at most so far", bytes(zram.used_max_bytes)));
+    line(
+        text,
+        2,
+        &format!(
+            "{} pages repeat one word, {} do not shrink, {} were freed; {} reads and {} writes failed",
+            count(zram.same_pages),
+            count(zram.huge_pages),
+            count(zram.freed_pages),
+            count(zram.failed_reads),
+            count(zram.failed_writes),
+        ),
+    );
 }
 
 fn cache_text(text: &mut String, cache: &CacheReport) {

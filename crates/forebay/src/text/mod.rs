@@ -10,12 +10,14 @@
 //!   …            flakey DEVICE OFFSET UP_S DOWN_S [COUNT error_reads|error_writes|drop_writes …]
 //!   …            log-writes DEVICE LOG_DEVICE
 //!   …            stats DEVICE OFFSET
+//!   …            zram [algo=NAME] [level=N] [dict=PATH] [mem_limit=SIZE]
 //!   …            writecache s ORIGIN CACHE BLOCK_BYTES COUNT [OPTION [VALUE]]…
 //! ```
 //!
 //! The lines are those of the kernel's device mapper, with paths where it has device numbers. Starts,
 //! lengths, offsets and chunks are sectors of 512 bytes. A device is the path of a file or block
-//! device, `ram:SIZE` or `null:SIZE` (see [`DeviceName`]).
+//! device, `ram:SIZE` or `null:SIZE` (see [`DeviceName`]). The options of `zram` are in
+//! `forebay_target::zram::options`.
 //!
 //! Errors: [`TextError`], one sentence that names the line and the word. Nothing is opened here.
 
@@ -26,6 +28,7 @@ use std::time::Duration;
 use forebay_block::{Extent, Sector, SectorCount};
 use forebay_target::cache::options::{CacheArgs, OptionError};
 use forebay_target::flaky::{DownReads, DownWrites, Flakiness};
+use forebay_target::zram::options::{OptionError as ZramOptionError, ZramOptions};
 
 use crate::device::DeviceName;
 
@@ -52,7 +55,7 @@ enum Problem {
     Hole { found: u64, wanted: u64 },
     #[error("{0:?} is too long: sectors are numbered up to 2^54")]
     TooLong(String),
-    #[error("the target {0:?} is not known: use linear, striped, error, delay, flakey, log-writes, stats or writecache")]
+    #[error("the target {0:?} is not known: use linear, striped, error, delay, flakey, log-writes, stats, zram or writecache")]
     Target(String),
     #[error("the {what} of {target} is missing: write `{usage}`")]
     Missing { target: &'static str, what: &'static str, usage: &'static str },
@@ -64,6 +67,8 @@ enum Problem {
     Feature(String),
     #[error(transparent)]
     Cache(#[from] OptionError),
+    #[error(transparent)]
+    Zram(#[from] ZramOptionError),
 }
 
 /// A device and where on it something begins.
@@ -118,6 +123,8 @@ pub enum TargetText {
     },
     /// What passes is counted.
     Stats(Place),
+    /// A compressed RAM disk.
+    Zram(ZramOptions),
     /// The write cache.
     Writecache {
         /// Its words.
@@ -231,6 +238,7 @@ fn target_text<'a>(target: &str, words: impl Iterator<Item = &'a str>) -> Result
             let (device, log) = (arguments.device("device")?, arguments.device("log device")?);
             arguments.end(TargetText::LogWrites { device, log })
         }
+        "zram" => Ok(TargetText::Zram(ZramOptions::parse(words.iter().copied())?)),
         "writecache" => {
             let args = CacheArgs::parse(words.iter().copied())?;
             let (origin, fast) = (device_name(&args.origin)?, device_name(&args.fast)?);
@@ -333,6 +341,7 @@ impl TargetText {
             Self::Flakey(..) => "flakey",
             Self::LogWrites { .. } => "log-writes",
             Self::Stats(_) => "stats",
+            Self::Zram(_) => "zram",
             Self::Writecache { .. } => "writecache",
         }
     }

@@ -21,6 +21,8 @@ fn every_target_parses() {
     assert_eq!(only("0 8 linear /dev/sdb 16"), TargetText::Linear(place("/dev/sdb", 16)));
     assert_eq!(only("0 8 stats a 0"), TargetText::Stats(place("a", 0)));
     assert_eq!(only("0 8 error"), TargetText::Error);
+    let TargetText::Zram(options) = only("0 8 zram algo=zstd mem_limit=1M") else { panic!("not a zram") };
+    assert_eq!((options.algorithm.name(), options.mem_limit), ("zstd", 1 << 20));
     let columns = vec![place("a", 0), place("b", 8)];
     assert_eq!(only("0 8 striped 2 4 a 0 b 8"), TargetText::Striped { chunk: SectorCount(4), columns });
     let (device, log) = (DeviceName::Ram { bytes: 1 << 20 }, DeviceName::Null { bytes: 4096 });
@@ -95,6 +97,7 @@ fn what_is_wrong_is_named_with_its_line() {
         ("0 8 error now", "table line 1: \"now\" is too much for error: write `error`"),
         ("0 8 striped 2 4 a 0", "table line 1: the device of striped is missing"),
         ("0 8 flakey a 0 1 1 1 corrupt", "table line 1: flakey does not know \"corrupt\""),
+        ("0 8 zram fast", "table line 1: \"fast\" is not an option of zram"),
         ("0 8 error; 8 8 writecache p a b 4096 0", "table line 2: Mode p"),
         ("0 8 writecache s a b 1000 0", "table line 1: Invalid block size: 1000"),
     ] {

@@ -1,0 +1,268 @@
+//! The compressed RAM disk: a block device whose pages are kept in memory, compressed.
+//!
+//! ```text
+//!   bio ── page by page ──▶ pages.rs ──▶ codec.rs          how a page becomes smaller
+//!                              │    └──▶ memory/           where it is kept
+//!                              └───────▶ table.rs          which page is where
+//! ```
+//!
+//! What comes before: the table row that the disk serves (`block/target.rs`). Nothing comes after: a
+//! request is served where it is submitted, and ends at once.
+//!
+//! 1. Pages are 4096 bytes. A request that covers a page in part reads it, changes it, and writes it
+//!    whole; nothing can come between, since no step waits.
+//! 2. A page that was never written, or was discarded, reads as zeroes and takes no memory.
+//! 3. Nothing outlives the process; flushes have nothing to do.
+//!
+//! Errors of bios: [`Status::NoSpace`] for writes over the memory limit, which leave what was there;
+//! [`Status::IoError`] outside of the disk.
+//!
+//! Source: facts of the kernel's `drivers/block/zram`, Linux 6.12.
+
+mod codec;
+mod memory;
+pub mod options;
+mod pages;
+mod status;
+mod table;
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_block::{Ability, Bio, BvecIter, Limits, Op, SectorCount, Segments, Status, Target, bvec};
+use forebay_reactor::Reactor;
+
+pub use self::codec::{Algorithm, Codec, CodecError, CodecParams, Corrupt};
+use self::memory::PAGE;
+use self::pages::{PageError, Pages};
+pub use self::status::ZramStatus;
+
+/// Bytes of a page.
+const PAGE_BYTES: u64 = PAGE as u64;
+/// Most pages of a disk: 16 TiB.
+const PAGES_MAX: u64 = 1 << 32;
+
+/// What a disk is made of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Its size: whole pages, at most 16 TiB.
+    pub sectors: SectorCount,
+    /// How pages are compressed.
+    pub codec: CodecParams,
+    /// Most memory for objects, bytes, rounded up to a page; 0 for any.
+    pub mem_limit: u64,
+}
+
+/// Why a disk cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ZramError {
+    /// A length that is not whole pages, or too much.
+    #[error("zram: the length of {sectors} sectors is not a multiple of 8 from 8 to 2^35: choose another")]
+    Length {
+        /// What was asked for.
+        sectors: u64,
+    },
+    /// The codec.
+    #[error("zram: {0}")]
+    Codec(#[from] CodecError),
+}
+
+/// What happened to requests.
+#[derive(Default)]
+struct Counts {
+    failed_reads: Cell<u64>,
+    failed_writes: Cell<u64>,
+    freed_pages: Cell<u64>,
+}
+
+fn add(counter: &Cell<u64>, more: u64) {
+    counter.set(counter.get() + more);
+}
+
+/// A compressed RAM disk.
+pub struct Zram {
+    reactor: Reactor,
+    sectors: SectorCount,
+    pages: RefCell<Pages>,
+    counts: Counts,
+}
+
+/// A stretch of a request inside one page.
+struct Stretch {
+    page: u64,
+    /// Bytes of the page.
+    inside: Range<usize>,
+    /// Where the payload stands.
+    iter: BvecIter,
+}
+
+impl Stretch {
+    fn is_whole(&self) -> bool {
+        self.inside.len() == PAGE
+    }
+}
+
+/// Cuts a request at pages.
+struct Stretches<'a> {
+    iter: BvecIter,
+    segments: Option<&'a Segments>,
+}
+
+impl<'a> Stretches<'a> {
+    fn of(bio: &'a Bio) -> Self {
+        Self { iter: bio.iter(), segments: bio.segments().map(|segments| &**segments) }
+    }
+}
+
+impl Iterator for Stretches<'_> {
+    type Item = Stretch;
+
+    fn next(&mut self) -> Option<Stretch> {
+        if self.iter.bytes == 0 {
+            return None;
+        }
+        let start = self.iter.sector.to_bytes();
+        let from = usize::try_from(start % PAGE_BYTES).expect("less than a page");
+        let bytes = self.iter.bytes.min((PAGE - from) as u64);
+        let to = from + usize::try_from(bytes).expect("at most a page");
+        let mut iter = self.iter;
+        iter.bytes = bytes;
+        let stretch = Stretch { page: start / PAGE_BYTES, inside: from..to, iter };
+        self.iter.advance(self.segments, bytes).expect("inside the request");
+        Some(stretch)
+    }
+}
+
+impl Zram {
+    /// Makes an empty disk.
+    ///
+    /// # Errors
+    /// [`ZramError`].
+    pub fn new(reactor: &Reactor, setup: &Setup) -> Result<Rc<Self>, ZramError> {
+        let bytes = setup.sectors.0.checked_mul(512).filter(|bytes| *bytes > 0 && bytes.is_multiple_of(PAGE_BYTES));
+        if bytes.is_none_or(|bytes| bytes / PAGE_BYTES > PAGES_MAX) {
+            return Err(ZramError::Length { sectors: setup.sectors.0 });
+        }
+        let codec = Codec::new(&setup.codec)?;
+        let limit = (setup.mem_limit > 0).then(|| setup.mem_limit.div_ceil(PAGE_BYTES));
+        let pages = RefCell::new(Pages::new(codec, limit));
+        Ok(Rc::new(Self { reactor: reactor.clone(), sectors: setup.sectors, pages, counts: Counts::default() }))
+    }
+
+    /// Seconds of the reactor's clock.
+    fn now_s(&self) -> u32 {
+        u32::try_from(self.reactor.now().as_secs()).unwrap_or(u32::MAX)
+    }
+
+    fn read(&self, bio: &Bio) -> Result<(), PageError> {
+        let segments = bio.segments().expect("a read has a payload");
+        let (mut pages, now_s) = (self.pages.borrow_mut(), self.now_s());
+        for stretch in Stretches::of(bio) {
+            if pages.word_of(stretch.page) == Some(0) {
+                bvec::zero(segments, stretch.iter);
+                continue;
+            }
+            pages.read(stretch.page, now_s)?;
+            bvec::copy_in(segments, stretch.iter, &pages.page[stretch.inside]);
+        }
+        Ok(())
+    }
+
+    fn write(&self, bio: &Bio) -> Result<(), PageError> {
+        let segments = bio.segments().expect("a write has a payload");
+        let (mut pages, now_s) = (self.pages.borrow_mut(), self.now_s());
+        for stretch in Stretches::of(bio) {
+            if !stretch.is_whole() {
+                pages.read(stretch.page, now_s)?;
+            }
+            bvec::copy_out(segments, stretch.iter, &mut pages.page[stretch.inside]);
+            pages.write(stretch.page, now_s)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the pages go that `bio` covers whole, and zeroes the rest of its range where `exactly`.
+    fn clear(&self, bio: &Bio, exactly: bool) -> Result<(), PageError> {
+        let (start, end) = (bio.sector().to_bytes(), bio.sector().to_bytes() + bio.bytes());
+        let whole = start.div_ceil(PAGE_BYTES)..end / PAGE_BYTES;
+        let (mut pages, now_s) = (self.pages.borrow_mut(), self.now_s());
+        if whole.start < whole.end {
+            let mut next = pages.next_present(whole.start);
+            while let Some(page) = next.filter(|page| *page < whole.end) {
+                pages.free(page);
+                next = pages.next_present(page + 1);
+            }
+            add(&self.counts.freed_pages, whole.end - whole.start);
+        }
+        if exactly {
+            let range = Stretches { iter: bio.iter(), segments: None };
+            for stretch in range.edges() {
+                pages.read(stretch.page, now_s)?;
+                pages.page[stretch.inside].fill(0);
+                pages.write(stretch.page, now_s)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_inside(&self, bio: &Bio) -> bool {
+        bio.extent().start.0.checked_add(bio.extent().count.0).is_some_and(|end| end <= self.sectors.0)
+    }
+}
+
+impl Stretches<'_> {
+    /// The first and the last stretch, where they do not cover their page.
+    fn edges(mut self) -> impl Iterator<Item = Stretch> {
+        let first = self.next().filter(|first| !first.is_whole());
+        let bytes = self.iter.bytes % PAGE_BYTES;
+        self.iter.advance(None, self.iter.bytes - bytes).expect("inside the request");
+        first.into_iter().chain(self.next())
+    }
+}
+
+impl Target for Zram {
+    fn kind(&self) -> &'static str {
+        "zram"
+    }
+
+    fn limits(&self) -> Limits {
+        let page = u32::try_from(PAGE_BYTES).expect("4096");
+        Limits {
+            physical_bytes: page,
+            preferred_bytes: page,
+            discard_grain_bytes: page,
+            discard: Ability::Native,
+            ..Limits::unlimited()
+        }
+    }
+
+    fn sectors(&self) -> SectorCount {
+        self.sectors
+    }
+
+    fn submit(&self, bio: Bio) {
+        if !self.is_inside(&bio) {
+            return bio.end(Status::IoError);
+        }
+        let done = match bio.op() {
+            Op::Read => self.read(&bio),
+            Op::Write => self.write(&bio),
+            Op::Discard => self.clear(&bio, false),
+            Op::WriteZeroes => self.clear(&bio, true),
+            Op::Flush => Ok(()),
+        };
+        let status = match done {
+            Ok(()) => Status::Ok,
+            Err(PageError::NoSpace) => Status::NoSpace,
+            Err(PageError::Corrupt) => Status::IoError,
+        };
+        if !status.is_ok() {
+            add(if bio.op() == Op::Read { &self.counts.failed_reads } else { &self.counts.failed_writes }, 1);
+        }
+        bio.end(status);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! The words of a table line behind `zram`: `NAME=VALUE`, each at most once.
+//!
+//! ```text
+//!   0 2097152 zram algo=zstd level=3 dict=PATH mem_limit=256M
+//! ```
+//!
+//! | name | value | where it is not given |
+//! |---|---|---|
+//! | `algo` | `lz4`, `zstd`, `deflate` or `store` | `lz4` |
+//! | `level` | 1 to 22 for zstd, 1 to 9 for deflate | 3, 6 |
+//! | `dict` | path of a dictionary for zstd | none |
+//! | `mem_limit` | bytes with `K`, `M`, `G` or `T`; 0 for none | none |
+
+use super::codec::Algorithm;
+
+/// The options of a compressed RAM disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ZramOptions {
+    /// How pages are compressed.
+    pub algorithm: Algorithm,
+    /// How hard that tries.
+    pub level: Option<i32>,
+    /// Path of the dictionary.
+    pub dictionary: Option<String>,
+    /// Most memory for objects, bytes; 0 for any.
+    pub mem_limit: u64,
+}
+
+/// Why words are not options.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// No `=` in it.
+    #[error("{0:?} is not an option of zram: write NAME=VALUE, as in algo=lz4")]
+    Word(String),
+    /// A name that is not one.
+    #[error("zram has no option {0:?}: use algo, level, dict or mem_limit")]
+    Name(String),
+    /// A name given twice.
+    #[error("the option {0} of zram is given twice: leave one out")]
+    Twice(String),
+    /// A value that does not fit.
+    #[error("{value:?} is no {name} of zram: use {hint}")]
+    Value {
+        /// Of which option.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What is taken.
+        hint: &'static str,
+    },
+}
+
+impl ZramOptions {
+    /// Reads the words behind `zram`.
+    ///
+    /// # Errors
+    /// [`OptionError`].
+    pub fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Result<Self, OptionError> {
+        let mut options = Self::default();
+        let mut seen: Vec<&str> = Vec::new();
+        for word in words {
+            let (name, value) = word.split_once('=').ok_or_else(|| OptionError::Word(word.to_owned()))?;
+            if seen.contains(&name) {
+                return Err(OptionError::Twice(name.to_owned()));
+            }
+            seen.push(name);
+            options.set(name, value)?;
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), OptionError> {
+        let wrong = |name, hint| OptionError::Value { name, value: value.to_owned(), hint };
+        match name {
+            "algo" => self.algorithm = Algorithm::named(value).ok_or_else(|| wrong("algo", "lz4, zstd, deflate or store"))?,
+            "level" => self.level = Some(value.parse().map_err(|_| wrong("level", "a whole number"))?),
+            "dict" if value.is_empty() => return Err(wrong("dict", "the path of a dictionary")),
+            "dict" => self.dictionary = Some(value.to_owned()),
+            "mem_limit" => self.mem_limit = size(value).ok_or_else(|| wrong("mem_limit", "a size such as 256M"))?,
+            _ => return Err(OptionError::Name(name.to_owned())),
+        }
+        Ok(())
+    }
+}
+
+/// Bytes with an optional suffix K, M, G, T, P or E (powers of 1024), as the kernel reads them.
+pub(super) fn size(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.char_indices().last()? {
+        (at, 'K' | 'k') => (text.get(..at)?, 10),
+        (at, 'M' | 'm') => (text.get(..at)?, 20),
+        (at, 'G' | 'g') => (text.get(..at)?, 30),
+        (at, 'T' | 't') => (text.get(..at)?, 40),
+        (at, 'P' | 'p') => (text.get(..at)?, 50),
+        (at, 'E' | 'e') => (text.get(..at)?, 60),
+        _ => (text, 0),
+    };
+    let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number: u64 = if plain { digits.parse().ok()? } else { return None };
+    number.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::cast_possible_truncation, clippy::needless_for_each, reason = "small numbers, and one line for each step")]
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<ZramOptions, String> {
+        ZramOptions::parse(text.split_whitespace()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_have_defaults_and_are_read() {
+        assert_eq!(parse(""), Ok(ZramOptions::default()));
+        let options = parse("mem_limit=256M algo=zstd level=9 dict=a=b").unwrap();
+        assert_eq!((options.algorithm, options.level, options.mem_limit), (Algorithm::Zstd, Some(9), 256 << 20));
+        assert_eq!(options.dictionary.as_deref(), Some("a=b"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, sentence) in [
+            ("lz4", "\"lz4\" is not an option of zram: write NAME=VALUE, as in algo=lz4"),
+            ("speed=1", "zram has no option \"speed\": use algo, level, dict or mem_limit"),
+            ("algo=lz4 algo=lz4", "the option algo of zram is given twice: leave one out"),
+            ("algo=lzma", "\"lzma\" is no algo of zram: use lz4, zstd, deflate or store"),
+            ("level=high", "\"high\" is no level of zram: use a whole number"),
+            ("mem_limit=-1", "\"-1\" is no mem_limit of zram: use a size such as 256M"),
+            ("dict=", "\"\" is no dict of zram: use the path of a dictionary"),
+        ] {
+            assert_eq!(parse(text), Err(sentence.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_the_kernels_suffixes() {
+        for (text, bytes) in [
+            ("0", Some(0)),
+            ("7", Some(7)),
+            ("1k", Some(1024)),
+            ("3G", Some(3 << 30)),
+            ("1E", Some(1 << 60)),
+            ("16E", None),
+            ("", None),
+            ("K", None),
+            ("1KB", None),
+            ("+1", None),
+            ("é", None),
+        ] {
+            assert_eq!(size(text), bytes, "{text}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What a compressed RAM disk tells about itself.
+
+use super::Zram;
+use super::codec::Algorithm;
+use super::memory::PAGE;
+
+/// A snapshot of the counters. Sizes are bytes; the first eight numbers mean what they mean in the
+/// kernel's `mm_stat`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ZramStatus {
+    /// Size of the disk.
+    pub disk_bytes: u64,
+    /// How pages are compressed.
+    pub algorithm: Algorithm,
+    /// Stored pages, uncompressed.
+    pub original_bytes: u64,
+    /// Their objects in memory.
+    pub compressed_bytes: u64,
+    /// Pages of memory for the objects: the kernel's third column.
+    pub used_bytes: u64,
+    /// Most that may be used; 0 for any.
+    pub limit_bytes: u64,
+    /// Most that was used.
+    pub used_max_bytes: u64,
+    /// Pages that repeat one word.
+    pub same_pages: u64,
+    /// Pages that are kept as they are, now.
+    pub huge_pages: u64,
+    /// Pages that were ever kept as they are.
+    pub huge_pages_since: u64,
+    /// All memory taken: for objects, with room to grow, and for every table.
+    pub memory_bytes: u64,
+    /// Reads that failed.
+    pub failed_reads: u64,
+    /// Writes that failed.
+    pub failed_writes: u64,
+    /// Pages freed by discards and write-zeroes.
+    pub freed_pages: u64,
+}
+
+impl ZramStatus {
+    /// The kernel's `mm_stat`, without the line's end. No page is ever moved by compaction: nothing
+    /// lies empty between objects.
+    #[must_use]
+    pub fn mm_stat(&self) -> String {
+        let numbers = [
+            self.original_bytes,
+            self.compressed_bytes,
+            self.used_bytes,
+            self.limit_bytes,
+            self.used_max_bytes,
+            self.same_pages,
+            0,
+            self.huge_pages,
+            self.huge_pages_since,
+        ];
+        padded(&numbers)
+    }
+
+    /// The kernel's `io_stat`, without the line's end.
+    #[must_use]
+    pub fn io_stat(&self) -> String {
+        padded(&[self.failed_reads, self.failed_writes, 0, self.freed_pages])
+    }
+}
+
+/// Numbers as the kernel prints them: each 8 wide, with a space between.
+fn padded(numbers: &[u64]) -> String {
+    let words: Vec<String> = numbers.iter().map(|number| format!("{number:>8}")).collect();
+    words.join(" ")
+}
+
+impl Zram {
+    /// What it holds and did so far.
+    #[must_use]
+    pub fn status(&self) -> ZramStatus {
+        let pages = self.pages.borrow();
+        let (counts, page) = (pages.counts, PAGE as u64);
+        ZramStatus {
+            disk_bytes: self.sectors.to_bytes(),
+            algorithm: pages.algorithm(),
+            original_bytes: counts.stored * page,
+            compressed_bytes: counts.compressed_bytes,
+            used_bytes: pages.frames_used() * page,
+            limit_bytes: pages.frames_limit.unwrap_or(0) * page,
+            used_max_bytes: counts.frames_max * page,
+            same_pages: counts.same,
+            huge_pages: counts.huge,
+            huge_pages_since: counts.huge_ever,
+            memory_bytes: pages.memory_bytes(),
+            failed_reads: self.counts.failed_reads.get(),
+            failed_writes: self.counts.failed_writes.get(),
+            freed_pages: self.counts.freed_pages.get(),
+        }
+    }
+}

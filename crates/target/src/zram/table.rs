@@ -1,0 +1,185 @@
+//! The table: for each page of the disk, 16 bytes that say where its content is.
+//!
+//! ```text
+//!   page number ─▶ leaf (1024 pages, made when one of them is first written) ─▶ slot
+//!
+//!   slot    value   64 bits   word of a same-filled page, or place of the object
+//!           bits    32 bits   0..13 size of the object, then the marks
+//!           time    32 bits   when it was last read or written, seconds
+//! ```
+//!
+//! 1. A leaf is there only while a page of it holds something: a large disk that holds nothing costs
+//!    8 bytes for every 4 MiB up to the last page ever written.
+//! 2. A slot without object and marks is free, and reads as zeroes.
+
+/// Pages of a leaf.
+const LEAF_PAGES: usize = 1024;
+/// Bits of `Slot::bits` that hold the size, 0 to 4096.
+const SIZE_MASK: u32 = 0x1FFF;
+
+/// Properties of a page.
+pub(super) mod mark {
+    /// One 64-bit word repeated; no object.
+    pub(crate) const SAME: u32 = 1 << 13;
+}
+
+/// What is known of one page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub(super) value: u64,
+    bits: u32,
+    pub(super) time_s: u32,
+}
+
+const _: () = assert!(size_of::<Slot>() == 16, "the table costs 16 bytes a page");
+
+impl Slot {
+    pub(super) const FREE: Slot = Slot { value: 0, bits: 0, time_s: 0 };
+
+    /// A page that repeats `word`.
+    pub(super) fn same(word: u64, time_s: u32) -> Self {
+        Self { value: word, bits: mark::SAME, time_s }
+    }
+
+    /// A page whose object of `bytes` bytes stands at `place`.
+    pub(super) fn object(place: u64, bytes: usize, time_s: u32) -> Self {
+        let bits = u32::try_from(bytes).expect("an object is at most a page");
+        debug_assert!((1..=4096).contains(&bits), "an object has 1 to 4096 bytes");
+        Self { value: place, bits, time_s }
+    }
+
+    /// Whether the page holds nothing.
+    pub(super) fn is_free(self) -> bool {
+        self.bits & (SIZE_MASK | mark::SAME) == 0
+    }
+
+    pub(super) fn has(self, mark: u32) -> bool {
+        self.bits & mark != 0
+    }
+
+    /// Bytes of its object; 0 without one.
+    pub(super) fn bytes(self) -> usize {
+        (self.bits & SIZE_MASK) as usize
+    }
+
+    /// Whether its object is in memory.
+    pub(super) fn in_memory(self) -> bool {
+        self.bytes() > 0
+    }
+}
+
+struct Leaf {
+    slots: Box<[Slot]>,
+    used: usize,
+}
+
+/// The slots of all pages.
+#[derive(Default)]
+pub(super) struct Table {
+    leaves: Vec<Option<Leaf>>,
+    leaves_used: usize,
+}
+
+fn split(page: u64) -> (usize, usize) {
+    let page = usize::try_from(page).expect("a page number fits the address space");
+    (page / LEAF_PAGES, page % LEAF_PAGES)
+}
+
+impl Table {
+    /// What is known of a page.
+    pub(super) fn get(&self, page: u64) -> Slot {
+        let (leaf, place) = split(page);
+        match self.leaves.get(leaf) {
+            Some(Some(leaf)) => leaf.slots[place],
+            _ => Slot::FREE,
+        }
+    }
+
+    /// Notes something else of a page.
+    pub(super) fn put(&mut self, page: u64, slot: Slot) {
+        let (at, place) = split(page);
+        if at >= self.leaves.len() {
+            if slot.is_free() {
+                return;
+            }
+            self.leaves.resize_with(at + 1, || None);
+        }
+        let entry = &mut self.leaves[at];
+        if entry.is_none() {
+            if slot.is_free() {
+                return;
+            }
+            self.leaves_used += 1;
+            *entry = Some(Leaf { slots: vec![Slot::FREE; LEAF_PAGES].into_boxed_slice(), used: 0 });
+        }
+        let leaf = entry.as_mut().expect("made just above");
+        let old = std::mem::replace(&mut leaf.slots[place], slot);
+        leaf.used = leaf.used + usize::from(!slot.is_free()) - usize::from(!old.is_free());
+        if leaf.used == 0 {
+            *entry = None;
+            self.leaves_used -= 1;
+        }
+    }
+
+    /// Changes a page that holds something, and goes on doing so.
+    ///
+    /// # Panics
+    /// When it holds nothing.
+    pub(super) fn used_mut(&mut self, page: u64) -> &mut Slot {
+        let (leaf, place) = split(page);
+        let leaf = self.leaves[leaf].as_mut().expect("a page that holds something has a leaf");
+        &mut leaf.slots[place]
+    }
+
+    /// The first page from `page` on whose leaf is there; what is between holds nothing.
+    pub(super) fn next_present(&self, page: u64) -> Option<u64> {
+        let (first, _) = split(page);
+        let at = first + self.leaves.get(first..)?.iter().position(Option::is_some)?;
+        Some(page.max((at * LEAF_PAGES) as u64))
+    }
+
+    /// Memory taken, bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.leaves.capacity() * size_of::<Option<Leaf>>() + self.leaves_used * LEAF_PAGES * size_of::<Slot>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::cast_possible_truncation, clippy::needless_for_each, reason = "small numbers, and one line for each step")]
+
+    use super::*;
+
+    #[test]
+    fn slots_are_what_was_noted_last() {
+        let mut table = Table::default();
+        let mut model = std::collections::BTreeMap::new();
+        let mut rng = fastrand::Rng::with_seed(1);
+        for round in 0..20_000_u64 {
+            let page = rng.u64(0..5_000);
+            let slot = match rng.u32(0..3) {
+                0 => Slot::FREE,
+                1 => Slot::same(round, 1),
+                _ => Slot::object(round, rng.usize(1..=4096), 2),
+            };
+            table.put(page, slot);
+            model.insert(page, slot);
+        }
+        for page in 0..5_000 {
+            assert_eq!(table.get(page), model.get(&page).copied().unwrap_or_default());
+        }
+        (0..5_000).for_each(|page| table.put(page, Slot::FREE));
+        assert_eq!((table.leaves_used, table.next_present(0)), (0, None));
+    }
+
+    #[test]
+    fn a_large_disk_that_holds_one_page_costs_next_to_nothing() {
+        let mut table = Table::default();
+        assert_eq!(table.memory_bytes(), 0);
+        let last = (1 << 28) - 1;
+        table.put(last, Slot::same(7, 0));
+        assert_eq!((table.get(last).value, table.get(last - 1)), (7, Slot::FREE));
+        assert_eq!(table.next_present(5), Some(last - 1023));
+        assert!(table.memory_bytes() < 12 << 20, "{} bytes for 1 TiB", table.memory_bytes());
+    }
+}

@@ -1,0 +1,91 @@
+//! The compressed RAM disk of the real binary: fio's checksums, copies by libnbd, and what status says.
+#![forbid(unsafe_code)]
+
+use forebay_tests::nbd::{Client, command};
+use forebay_tests::server::forebay;
+use forebay_tests::{Scratch, Server, require, run};
+
+const MIB: u64 = 1 << 20;
+
+/// A disk of `mib` MiB with the given options.
+fn serve(scratch: &Scratch, mib: u64, options: &str) -> Server {
+    let table = format!("0 {} zram {options}", mib * MIB / 512);
+    let export = format!("nbd+unix:///?socket={}", scratch.file("nbd.sock"));
+    let control = scratch.file("control.sock");
+    Server::start(&scratch.file("server"), 1, &["--table", &table, "--export", &export, "--control", &control])
+}
+
+/// The only disk's numbers.
+fn status(scratch: &Scratch) -> serde_json::Value {
+    let ended = forebay(&["status", "--json", "--control", &scratch.file("control.sock")]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let mut report: serde_json::Value = serde_json::from_str(&ended.stdout).expect("status is JSON");
+    report["devices"][0]["zrams"][0].take()
+}
+
+fn fio(scratch: &Scratch, server: &Server, options: &str) {
+    let uri = format!("--uri={}", server.uri());
+    let mut words = vec!["fio", "--name=v", "--ioengine=nbd", &uri, "--verify=crc32c", "--verify_fatal=1"];
+    words.extend(options.split(' '));
+    let aux = format!("--aux-path={}", scratch.path().display());
+    words.push(&aux);
+    run::ok(120, &words);
+}
+
+#[test]
+fn what_fio_writes_it_reads_back_with_every_codec() {
+    require(&["fio"]);
+    for algorithm in ["lz4", "zstd", "deflate", "store"] {
+        let scratch = Scratch::new();
+        let server = serve(&scratch, 64, &format!("algo={algorithm}"));
+        fio(&scratch, &server, "--rw=randrw --bsrange=512-256k --iodepth=16 --size=48m --buffer_compress_percentage=60");
+        fio(&scratch, &server, "--rw=randwrite --bs=4k --iodepth=4 --size=16m");
+        let status = status(&scratch);
+        assert_eq!((&status["algorithm"], &status["failed_reads"]), (&algorithm.into(), &0.into()), "{status}");
+        server.stop();
+    }
+}
+
+#[test]
+fn a_copied_image_comes_back_the_same_and_takes_less_memory_than_it_has() {
+    require(&["nbdcopy"]);
+    let scratch = Scratch::new();
+    let server = serve(&scratch, 16, "");
+    let mut rng = fastrand::Rng::with_seed(11);
+    let image: Vec<u8> = (0..4096)
+        .flat_map(|_| {
+            let mut page = vec![0; 4096];
+            page[..1638].fill_with(|| rng.u8(..));
+            page
+        })
+        .collect();
+    let path = scratch.write("image", &image);
+    run::ok(60, &["nbdcopy", &path, server.uri()]);
+    let status = status(&scratch);
+    assert_eq!(status["original_bytes"], 16 * MIB);
+    assert!(status["memory_bytes"].as_u64().unwrap() < 9 * MIB, "{status}");
+    let back = scratch.file("back");
+    run::ok(60, &["nbdcopy", server.uri(), &back]);
+    assert_eq!(run::sha256(back.as_ref()), run::sha256(path.as_ref()));
+    let mut client = Client::connect(server.uri()).unwrap();
+    client.simple(command::TRIM, 0, 0, 16 << 20).unwrap();
+    assert_eq!(self::status(&scratch)["original_bytes"], 0);
+    server.stop();
+}
+
+#[test]
+fn over_the_limit_a_client_is_told_that_there_is_no_space() {
+    let scratch = Scratch::new();
+    let server = serve(&scratch, 16, "mem_limit=1M");
+    let mut client = Client::connect(server.uri()).unwrap();
+    let mut rng = fastrand::Rng::with_seed(12);
+    let noise: Vec<u8> = (0..MIB).map(|_| rng.u8(..)).collect();
+    client.write(0, &noise, 0).unwrap();
+    let error = client.write(MIB, &noise[..4096], 0).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(28), "{error}");
+    client.write(MIB, &[9; 4096], 0).unwrap();
+    assert!(client.read(0, 1 << 20).unwrap() == noise);
+    let line = forebay(&["status", "--line", "--control", &scratch.file("control.sock")]).stdout;
+    assert_eq!(line, "0 32768 zram 1052672 1048576 1048576 1048576 1048576 1 0 256 256\n");
+    server.stop();
+}
