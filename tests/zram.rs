@@ -89,3 +89,45 @@ fn over_the_limit_a_client_is_told_that_there_is_no_space() {
     assert_eq!(line, "0 32768 zram 1052672 1048576 1048576 1048576 1048576 1 0 256 256\n");
     server.stop();
 }
+
+/// Reads or writes an attribute of the only disk.
+fn attribute(scratch: &Scratch, words: &[&str]) -> forebay_tests::run::Ended {
+    let control = scratch.file("control.sock");
+    let mut all = vec!["zram"];
+    all.extend(words);
+    all.extend(["--control", &control]);
+    forebay(&all)
+}
+
+#[test]
+fn idle_pages_are_written_to_a_file_and_read_again_within_an_exact_limit() {
+    require(&["nbdcopy"]);
+    let scratch = Scratch::new();
+    let file = scratch.sparse("backing", 64 * MIB);
+    let server = serve(&scratch, 32, &format!("backing_dev={file}"));
+    let mut rng = fastrand::Rng::with_seed(13);
+    let image: Vec<u8> = (0..10 * MIB).map(|_| rng.u8(..)).collect();
+    let path = scratch.write("image", &image);
+    run::ok(60, &["nbdcopy", &path, server.uri()]);
+    for words in [["idle", "all"], ["writeback_limit_enable", "1"], ["writeback_limit", "1002"]] {
+        assert_eq!(attribute(&scratch, &["set", "disk", words[0], words[1]]).code, 0);
+    }
+    let ended = attribute(&scratch, &["set", "disk", "writeback", "idle"]);
+    assert_eq!((ended.code, ended.stderr.contains("(EIO)")), (1, true), "{}", ended.stderr);
+    assert_eq!(attribute(&scratch, &["get", "disk", "bd_stat"]).stdout, "    1002        0     1002\n");
+    assert_eq!(attribute(&scratch, &["set", "disk", "writeback_limit_enable", "0"]).code, 0);
+    assert_eq!(attribute(&scratch, &["set", "disk", "writeback", "idle"]).code, 0);
+    let status = status(&scratch);
+    assert_eq!((&status["backing_blocks"], &status["used_bytes"]), (&2560.into(), &0.into()), "{status}");
+    assert!(status["backing_requests"].as_u64().is_some_and(|requests| requests < 40), "{status}");
+    let mut client = Client::connect(server.uri()).expect("the server is there");
+    let mut back = Vec::new();
+    for at in 0..10 {
+        back.extend(client.read(at * MIB, 1 << 20).expect("the disk is readable"));
+    }
+    assert!(back == image);
+    client.write(512, &[7; 1024], 0).expect("parts of pages can be written");
+    assert_eq!(client.read(0, 4096).expect("and read")[..2048], [&image[..512], &[7; 1024], &image[1536..2048]].concat());
+    assert_eq!(attribute(&scratch, &["get", "disk", "nonsense"]).code, 1);
+    server.stop();
+}

@@ -54,6 +54,12 @@ pub enum Command {
         #[command(subcommand)]
         command: CacheCommand,
     },
+    /// Read and write the attributes of a compressed RAM disk
+    Zram {
+        /// What to do.
+        #[command(subcommand)]
+        command: ZramCommand,
+    },
     /// Measure, with the limits beside the figures
     Bench {
         /// What to measure.
@@ -189,6 +195,52 @@ pub enum MessageWord {
 pub struct DeviceFlags {
     /// The device; may be left out where the server has one
     pub device: Option<String>,
+    /// The server.
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+/// What `forebay zram` does.
+const ZRAM_HELP: &str = "\
+Names, values and formats are those of the kernel's /sys/block/zramN. To read: backing_dev, bd_stat, block_state, \
+comp_algorithm, debug_stat, disksize, initstate, io_stat, max_comp_streams, mm_stat, writeback_batch_size, writeback_limit, \
+writeback_limit_enable. To write: compact, idle (all, or an age in seconds), mem_limit, mem_used_max (0), reset (1), \
+writeback (idle, huge, huge_idle, incompressible, page_index=N, page_indexes=LO-HI), writeback_batch_size, writeback_limit, \
+writeback_limit_enable.";
+
+/// The commands for compressed RAM disks.
+#[derive(Debug, Subcommand)]
+pub enum ZramCommand {
+    /// Print an attribute
+    #[command(after_help = ZRAM_HELP)]
+    Get(ZramGetFlags),
+    /// Write an attribute, and wait until what that asks for is done
+    #[command(after_help = ZRAM_HELP)]
+    Set(ZramSetFlags),
+}
+
+/// `forebay zram get`.
+#[derive(Debug, Args)]
+pub struct ZramGetFlags {
+    /// The device
+    pub device: String,
+    /// The attribute, such as `mm_stat`
+    pub name: String,
+    /// The server.
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+/// `forebay zram set`.
+#[derive(Debug, Args)]
+pub struct ZramSetFlags {
+    /// The device
+    pub device: String,
+    /// The attribute, such as `idle` or `writeback`
+    pub name: String,
+    /// What to write; several words are one value
+    #[arg(required = true, num_args = 1..)]
+    pub value: Vec<String>,
     /// The server.
     #[command(flatten)]
     pub reach: Reach,

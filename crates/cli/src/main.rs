@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::failure::Outcome;
-use crate::flags::{CacheCommand, Command, Flags};
+use crate::flags::{CacheCommand, Command, Flags, ZramCommand};
 
 fn main() -> ExitCode {
     abort_on_panic();
@@ -58,6 +58,10 @@ fn run(command: Command) -> Outcome {
             CacheCommand::Dump(flags) => offline::dump(&flags),
             CacheCommand::Check(flags) => offline::check(&flags),
             CacheCommand::Flush(flags) => offline::flush(&flags),
+        },
+        Command::Zram { command } => match command {
+            ZramCommand::Get(flags) => control::zram_get(&flags),
+            ZramCommand::Set(flags) => control::zram_set(&flags),
         },
         Command::Bench { command } => bench::run(&command),
         Command::Completions { shell } => pages::completions(shell),

@@ -20,7 +20,7 @@ use forebay_target::log::LogWrites;
 use forebay_target::stats::Stats;
 use forebay_target::stripe::Stripe;
 use forebay_target::zram::options::ZramOptions;
-use forebay_target::zram::{self, CodecParams, Zram, ZramError};
+use forebay_target::zram::{self, BackingSetup, CodecParams, Zram, ZramError};
 
 use crate::device::{DeviceName, Devices, OpenDevice};
 use crate::stack::{OpenCache, OpenError};
@@ -114,7 +114,7 @@ impl Assembly<'_> {
                 let log = self.open(log)?;
                 Rc::new(LogWrites::new(below, log)?)
             }
-            TargetText::Zram(options) => self.zram(&reactor, options, row.extent)?,
+            TargetText::Zram { options, backing } => self.zram(&reactor, options, backing.as_ref(), row.extent)?,
             TargetText::Writecache { args, origin, fast } => self.cache(&reactor, args, [origin, fast], row.extent).await?,
         })
     }
@@ -141,14 +141,26 @@ impl Assembly<'_> {
         Ok(Leg { below: self.linear(&detour.place, extent)?, delay: detour.delay })
     }
 
-    fn zram(&mut self, reactor: &Reactor, options: &ZramOptions, extent: Extent) -> Result<Rc<dyn Target>, Trouble> {
+    fn zram(
+        &mut self,
+        reactor: &Reactor,
+        options: &ZramOptions,
+        backing: Option<&DeviceName>,
+        extent: Extent,
+    ) -> Result<Rc<dyn Target>, Trouble> {
         let dictionary = match &options.dictionary {
             None => None,
             Some(path) => Some(std::fs::read(path).map_err(|error| Trouble::Dictionary { path: path.clone(), error })?),
         };
         let codec = CodecParams { algorithm: options.algorithm, level: options.level, dictionary };
-        let setup = zram::Setup { sectors: extent.count, codec, mem_limit: options.mem_limit };
-        let disk = Zram::new(reactor, &setup).map_err(Trouble::Zram)?;
+        let backing = match backing {
+            None => None,
+            Some(name) => {
+                Some(BackingSetup { name: name.to_string(), target: self.open(name)?, range_pages: options.range_pages })
+            }
+        };
+        let setup = zram::Setup { sectors: extent.count, codec, mem_limit: options.mem_limit, backing };
+        let disk = Zram::new(reactor, self.pool, &setup).map_err(Trouble::Zram)?;
         self.parts.zrams.push((extent, Rc::clone(&disk)));
         Ok(disk)
     }

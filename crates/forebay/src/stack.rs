@@ -206,6 +206,19 @@ impl Stack {
         self.caches.iter().map(|open| &open.cache)
     }
 
+    /// Its compressed RAM disk.
+    ///
+    /// # Errors
+    /// When it has none, or several.
+    pub fn zram(&self) -> Result<&Rc<Zram>, StackError> {
+        let name = || self.name.clone();
+        match self.zrams.as_slice() {
+            [(_, zram)] => Ok(zram),
+            [] => Err(StackError::NoZram(name())),
+            _ => Err(StackError::SeveralZrams(name())),
+        }
+    }
+
     /// What its layers did so far.
     #[must_use]
     pub fn status(&self) -> StackStatus {
@@ -316,6 +329,9 @@ impl Stack {
             flushed = flushed.and(call(&*row.target, Bio::flush()).await.status());
         }
         let closed = close_caches(&self.caches).await;
+        for (_, zram) in &self.zrams {
+            zram.close().await;
+        }
         if flushed.and(closed).is_ok() { Ok(()) } else { Err(StackError::Commit(self.name.clone())) }
     }
 }
@@ -332,6 +348,12 @@ pub enum StackError {
         /// What was asked.
         what: &'static str,
     },
+    /// Attributes belong to compressed RAM disks.
+    #[error("{0} has no compressed RAM disk: attributes belong to zram lines of a table")]
+    NoZram(String),
+    /// Attributes of one disk only.
+    #[error("{0} has several compressed RAM disks: serve each as a device of its own")]
+    SeveralZrams(String),
     /// The cache refused.
     #[error(transparent)]
     Message(#[from] MessageError),

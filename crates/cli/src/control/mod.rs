@@ -20,7 +20,7 @@ use clap::ValueEnum as _;
 use self::protocol::{Reply, Request, ServerReport};
 pub use self::socket::ControlSocket;
 use crate::failure::{Failure, Outcome, say};
-use crate::flags::{DeviceFlags, MessageFlags, StatusFlags};
+use crate::flags::{DeviceFlags, MessageFlags, StatusFlags, ZramGetFlags, ZramSetFlags};
 
 /// `forebay status`.
 pub fn status(flags: &StatusFlags) -> Outcome {
@@ -57,6 +57,23 @@ pub fn suspend(flags: &DeviceFlags) -> Outcome {
 /// `forebay resume`.
 pub fn resume(flags: &DeviceFlags) -> Outcome {
     done(&flags.reach.control, &Request::Resume { device: flags.device.clone() })
+}
+
+/// `forebay zram get`.
+pub fn zram_get(flags: &ZramGetFlags) -> Outcome {
+    let request = Request::ZramGet { device: flags.device.clone(), name: flags.name.clone() };
+    let Reply::Text(text) = ask(&flags.reach.control, &request)? else {
+        return Err(misunderstood(&flags.reach.control));
+    };
+    say(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `forebay zram set`.
+pub fn zram_set(flags: &ZramSetFlags) -> Outcome {
+    let (device, name) = (flags.device.clone(), flags.name.clone());
+    let value = flags.value.join(" ");
+    done(&flags.reach.control, &Request::ZramSet { device, name, value })
 }
 
 fn done(control: &Path, request: &Request) -> Outcome {

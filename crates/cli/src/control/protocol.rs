@@ -3,6 +3,7 @@
 //! ```text
 //!   {"command":"status"}                                       {"status":{…}}
 //!   {"command":"message","device":"disk","word":"flush"}       "done"
+//!   {"command":"zram_get","device":"disk","name":"bd_stat"}     {"text":"1002 0 1002\n"}
 //!   {"command":"suspend","device":"disk"}                      {"error":"one sentence"}
 //! ```
 //!
@@ -35,6 +36,22 @@ pub enum Request {
         /// Which; may be left out where there is one.
         device: Option<String>,
     },
+    /// Read an attribute of a compressed RAM disk.
+    ZramGet {
+        /// Which.
+        device: String,
+        /// Of the attribute.
+        name: String,
+    },
+    /// Write one, and wait until what that asks for is done.
+    ZramSet {
+        /// Which.
+        device: String,
+        /// Of the attribute.
+        name: String,
+        /// What to write.
+        value: String,
+    },
     /// Let requests in again.
     Resume {
         /// Which; may be left out where there is one.
@@ -50,6 +67,8 @@ pub enum Reply {
     Done,
     /// What was asked for.
     Status(Box<ServerReport>),
+    /// The text of an attribute.
+    Text(String),
     /// Why it was not done, in one sentence.
     Error(String),
 }
@@ -254,6 +273,16 @@ pub struct ZramReport {
     pub huge_pages_since: u64,
     /// Pages freed by discards and write-zeroes.
     pub freed_pages: u64,
+    /// Blocks of the backing device in use.
+    pub backing_blocks: u64,
+    /// Pages read from it.
+    pub backing_reads: u64,
+    /// Pages written to it.
+    pub backing_writes: u64,
+    /// Requests that wrote them.
+    pub backing_requests: u64,
+    /// Pages that one such request wrote.
+    pub pages_per_backing_request: Option<f64>,
     /// Reads that failed.
     pub failed_reads: u64,
     /// Writes that failed.
@@ -298,6 +327,10 @@ mod tests {
                 Request::Message { device: Some("a".into()), word: "flush".into() },
             ),
             (r#"{"command":"suspend","device":"a"}"#, Request::Suspend { device: Some("a".into()) }),
+            (
+                r#"{"command":"zram_get","device":"a","name":"bd_stat"}"#,
+                Request::ZramGet { device: "a".into(), name: "bd_stat".into() },
+            ),
             (r#"{"command":"resume","device":null}"#, Request::Resume { device: None }),
         ] {
             assert_eq!(serde_json::to_string(&request).unwrap(), text);

@@ -104,6 +104,11 @@ fn zram_report(layer: &ZramLayer) -> ZramReport {
         huge_pages: status.huge_pages,
         huge_pages_since: status.huge_pages_since,
         freed_pages: status.freed_pages,
+        backing_blocks: status.backing_blocks,
+        backing_reads: status.backing_reads,
+        backing_writes: status.backing_writes,
+        backing_requests: status.backing_requests,
+        pages_per_backing_request: quotient(status.backing_writes, status.backing_requests),
         failed_reads: status.failed_reads,
         failed_writes: status.failed_writes,
     }

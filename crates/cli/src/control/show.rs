@@ -119,6 +119,21 @@ fn zram_text(text: &mut String, zram: &ZramReport) {
             count(zram.failed_writes),
         ),
     );
+    if zram.backing_requests > 0 {
+        backing_text(text, zram);
+    }
+}
+
+fn backing_text(text: &mut String, zram: &ZramReport) {
+    let (written, requests) = (count(zram.backing_writes), count(zram.backing_requests));
+    let mean = ratio(zram.pages_per_backing_request);
+    let read = count(zram.backing_reads);
+    let used = count(zram.backing_blocks);
+    line(
+        text,
+        2,
+        &format!("{used} pages on the backing device; {written} written by {requests} requests, {mean} each; {read} read"),
+    );
 }
 
 fn cache_text(text: &mut String, cache: &CacheReport) {

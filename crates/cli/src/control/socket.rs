@@ -10,6 +10,7 @@ use std::rc::Rc;
 use forebay::{BufferPool, Reactor};
 use forebay_export::unix::UnixSocket;
 use forebay_reactor::Part;
+use forebay_target::zram::Zram;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
@@ -159,6 +160,16 @@ impl Client {
                 };
             }
             Ok(_) if self.running.is_leaving() => Err("the server is about to leave: nothing but status is answered".to_owned()),
+            Ok(Request::ZramGet { device, name }) => {
+                return match zram(&self.running, &device).and_then(|zram| zram.get(&name).map_err(|error| error.to_string())) {
+                    Ok(text) => Reply::Text(text),
+                    Err(sentence) => Reply::Error(sentence),
+                };
+            }
+            Ok(Request::ZramSet { device, name, value }) => match zram(&self.running, &device) {
+                Ok(zram) => zram.set(&name, &value).await.map_err(|error| error.to_string()),
+                Err(sentence) => Err(sentence),
+            },
             Ok(Request::Message { device, word }) => match report::meant(&self.running, device.as_deref()) {
                 Ok(stack) => stack.message(&[&word]).await.map_err(|error| error.to_string()),
                 Err(sentence) => Err(sentence),
@@ -174,6 +185,11 @@ impl Client {
         };
         done.map_or_else(Reply::Error, |()| Reply::Done)
     }
+}
+
+/// The compressed RAM disk of a device.
+fn zram<'a>(running: &'a Running, device: &str) -> Result<&'a Rc<Zram>, String> {
+    report::find(running, device)?.zram().map_err(|error| error.to_string())
 }
 
 /// The bytes `from..to` of a buffer.

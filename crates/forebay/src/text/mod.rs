@@ -10,7 +10,7 @@
 //!   …            flakey DEVICE OFFSET UP_S DOWN_S [COUNT error_reads|error_writes|drop_writes …]
 //!   …            log-writes DEVICE LOG_DEVICE
 //!   …            stats DEVICE OFFSET
-//!   …            zram [algo=NAME] [level=N] [dict=PATH] [mem_limit=SIZE]
+//!   …            zram [algo=NAME] [mem_limit=SIZE] [backing_dev=DEVICE] …
 //!   …            writecache s ORIGIN CACHE BLOCK_BYTES COUNT [OPTION [VALUE]]…
 //! ```
 //!
@@ -124,7 +124,12 @@ pub enum TargetText {
     /// What passes is counted.
     Stats(Place),
     /// A compressed RAM disk.
-    Zram(ZramOptions),
+    Zram {
+        /// Its words.
+        options: ZramOptions,
+        /// Where pages are written back to.
+        backing: Option<DeviceName>,
+    },
     /// The write cache.
     Writecache {
         /// Its words.
@@ -181,10 +186,15 @@ impl TableText {
     }
 
     /// Whether opening the table changes its devices even when nobody writes: a cache is formatted
-    /// or mended, a log begun.
+    /// or mended, a log begun, a backing device taken.
     #[must_use]
     pub fn writes_when_opened(&self) -> bool {
-        let writes = |row: &RowText| matches!(row.target, TargetText::Writecache { .. } | TargetText::LogWrites { .. });
+        let writes = |row: &RowText| {
+            matches!(
+                row.target,
+                TargetText::Writecache { .. } | TargetText::LogWrites { .. } | TargetText::Zram { backing: Some(_), .. }
+            )
+        };
         self.rows.iter().any(writes)
     }
 }
@@ -238,7 +248,11 @@ fn target_text<'a>(target: &str, words: impl Iterator<Item = &'a str>) -> Result
             let (device, log) = (arguments.device("device")?, arguments.device("log device")?);
             arguments.end(TargetText::LogWrites { device, log })
         }
-        "zram" => Ok(TargetText::Zram(ZramOptions::parse(words.iter().copied())?)),
+        "zram" => {
+            let options = ZramOptions::parse(words.iter().copied())?;
+            let backing = options.backing.as_deref().map(device_name).transpose()?;
+            Ok(TargetText::Zram { options, backing })
+        }
         "writecache" => {
             let args = CacheArgs::parse(words.iter().copied())?;
             let (origin, fast) = (device_name(&args.origin)?, device_name(&args.fast)?);
@@ -341,7 +355,7 @@ impl TargetText {
             Self::Flakey(..) => "flakey",
             Self::LogWrites { .. } => "log-writes",
             Self::Stats(_) => "stats",
-            Self::Zram(_) => "zram",
+            Self::Zram { .. } => "zram",
             Self::Writecache { .. } => "writecache",
         }
     }

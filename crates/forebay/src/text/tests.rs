@@ -21,8 +21,10 @@ fn every_target_parses() {
     assert_eq!(only("0 8 linear /dev/sdb 16"), TargetText::Linear(place("/dev/sdb", 16)));
     assert_eq!(only("0 8 stats a 0"), TargetText::Stats(place("a", 0)));
     assert_eq!(only("0 8 error"), TargetText::Error);
-    let TargetText::Zram(options) = only("0 8 zram algo=zstd mem_limit=1M") else { panic!("not a zram") };
+    let text = "0 8 zram algo=zstd mem_limit=1M backing_dev=ram:4M";
+    let TargetText::Zram { options, backing } = only(text) else { panic!("not a zram") };
     assert_eq!((options.algorithm.name(), options.mem_limit), ("zstd", 1 << 20));
+    assert_eq!(backing, Some(DeviceName::Ram { bytes: 4 << 20 }));
     let columns = vec![place("a", 0), place("b", 8)];
     assert_eq!(only("0 8 striped 2 4 a 0 b 8"), TargetText::Striped { chunk: SectorCount(4), columns });
     let (device, log) = (DeviceName::Ram { bytes: 1 << 20 }, DeviceName::Null { bytes: 4096 });
@@ -71,6 +73,8 @@ fn only_caches_and_logs_write_when_they_open() {
         ("0 8 error; 8 8 stats a 0", false),
         ("0 8 writecache s a b 512 0", true),
         ("0 8 error; 8 8 log-writes a b", true),
+        ("0 8 zram", false),
+        ("0 8 zram backing_dev=a", true),
     ] {
         assert_eq!(TableText::parse(text).unwrap().writes_when_opened(), writes, "{text}");
     }

@@ -24,6 +24,8 @@ pub(crate) struct Disk {
     /// Ends every bio with this.
     pub(crate) fails: Cell<Status>,
     pub(crate) hold: Cell<bool>,
+    /// Bios that touch this sector fail.
+    pub(crate) bad_sector: Cell<Option<u64>>,
     held: RefCell<Vec<Bio>>,
 }
 
@@ -39,6 +41,7 @@ impl Disk {
             seen: RefCell::default(),
             fails: Cell::default(),
             hold: Cell::default(),
+            bad_sector: Cell::default(),
             held: RefCell::default(),
         })
     }
@@ -54,7 +57,9 @@ impl Disk {
     }
 
     fn execute(&self, bio: Bio) {
-        let status = self.fails.get();
+        let touches = |sector| bio.extent().overlaps(extent(sector, 1));
+        let bad = self.bad_sector.get().is_some_and(touches);
+        let status = if bad { Status::IoError } else { self.fails.get() };
         if status.is_ok() {
             let start = usize::try_from(bio.sector().to_bytes()).unwrap();
             let end = start + usize::try_from(bio.bytes()).unwrap();

@@ -4,21 +4,26 @@
 //!   bio ── page by page ──▶ pages.rs ──▶ codec.rs          how a page becomes smaller
 //!                              │    └──▶ memory/           where it is kept
 //!                              └───────▶ table.rs          which page is where
+//!   command ─▶ attributes.rs ─▶ backing/                   pages leave memory, and come back
 //! ```
 //!
-//! What comes before: the table row that the disk serves (`block/target.rs`). Nothing comes after: a
-//! request is served where it is submitted, and ends at once.
+//! What comes before: the table row that the disk serves (`block/target.rs`). What comes after: the
+//! backing device, where there is one. A request over pages in memory is served where it is submitted,
+//! and ends at once; one over pages that were written back is a job.
 //!
 //! 1. Pages are 4096 bytes. A request that covers a page in part reads it, changes it, and writes it
-//!    whole; nothing can come between, since no step waits.
+//!    whole; nothing can come between, since the page is in memory then and no step waits. That is
+//!    why no range is locked.
 //! 2. A page that was never written, or was discarded, reads as zeroes and takes no memory.
 //! 3. Nothing outlives the process; flushes have nothing to do.
 //!
 //! Errors of bios: [`Status::NoSpace`] for writes over the memory limit, which leave what was there;
-//! [`Status::IoError`] outside of the disk.
+//! [`Status::IoError`] outside of the disk, and for pages that the backing device lost.
 //!
 //! Source: facts of the kernel's `drivers/block/zram`, Linux 6.12.
 
+mod attributes;
+mod backing;
 mod codec;
 mod memory;
 pub mod options;
@@ -26,13 +31,18 @@ mod pages;
 mod status;
 mod table;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Range;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
-use forebay_block::{Ability, Bio, BvecIter, Limits, Op, SectorCount, Segments, Status, Target, bvec};
-use forebay_reactor::Reactor;
+use forebay_block::allocation::{Allocation, Run};
+use forebay_block::{Ability, Bio, BvecIter, Extent, Limits, Op, Sector, SectorCount, Segments, Status, Target, bvec};
+use forebay_reactor::{BufferPool, JobPool, Reactor};
 
+pub use self::attributes::AttributeError;
+use self::backing::blocks::Blocks;
+use self::backing::{BATCHES_MAX, Backing, Batch};
+pub use self::backing::{BackingSetup, WritebackError};
 pub use self::codec::{Algorithm, Codec, CodecError, CodecParams, Corrupt};
 use self::memory::PAGE;
 use self::pages::{PageError, Pages};
@@ -40,11 +50,15 @@ pub use self::status::ZramStatus;
 
 /// Bytes of a page.
 const PAGE_BYTES: u64 = PAGE as u64;
+/// Sectors of a page.
+const PAGE_SECTORS: u64 = PAGE_BYTES / 512;
 /// Most pages of a disk: 16 TiB.
 const PAGES_MAX: u64 = 1 << 32;
+/// Requests over pages that are away, served at once; more wait in line.
+const JOBS_MAX: usize = 128;
 
 /// What a disk is made of.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Setup {
     /// Its size: whole pages, at most 16 TiB.
     pub sectors: SectorCount,
@@ -52,6 +66,8 @@ pub struct Setup {
     pub codec: CodecParams,
     /// Most memory for objects, bytes, rounded up to a page; 0 for any.
     pub mem_limit: u64,
+    /// Where pages can be written back to.
+    pub backing: Option<BackingSetup>,
 }
 
 /// Why a disk cannot be made.
@@ -61,6 +77,14 @@ pub enum ZramError {
     #[error("zram: the length of {sectors} sectors is not a multiple of 8 from 8 to 2^35: choose another")]
     Length {
         /// What was asked for.
+        sectors: u64,
+    },
+    /// A backing device that cannot hold a page.
+    #[error("zram: the backing device has blocks of {block_bytes} bytes and {sectors} sectors: it must hold pages of 4096")]
+    Backing {
+        /// Its smallest request.
+        block_bytes: u32,
+        /// Its size.
         sectors: u64,
     },
     /// The codec.
@@ -82,10 +106,22 @@ fn add(counter: &Cell<u64>, more: u64) {
 
 /// A compressed RAM disk.
 pub struct Zram {
+    this: Weak<Zram>,
     reactor: Reactor,
+    pool: BufferPool,
     sectors: SectorCount,
+    /// How pages are compressed, for a reset.
+    codec: CodecParams,
+    /// The memory limit of the table line.
+    frames_limit: Option<u64>,
     pages: RefCell<Pages>,
+    backing: Option<Backing>,
     counts: Counts,
+    /// Nothing is written back any more.
+    closed: Cell<bool>,
+    reads: OnceCell<JobPool<(Rc<Zram>, Bio)>>,
+    changes: OnceCell<JobPool<(Rc<Zram>, Bio)>>,
+    batches: OnceCell<JobPool<(Rc<Zram>, Batch)>>,
 }
 
 /// A stretch of a request inside one page.
@@ -107,6 +143,13 @@ impl Stretch {
 struct Stretches<'a> {
     iter: BvecIter,
     segments: Option<&'a Segments>,
+}
+
+impl Stretches<'_> {
+    /// One that covers a page, without payload.
+    fn whole(page: u64) -> Stretch {
+        Stretch { page, inside: 0..PAGE, iter: BvecIter::bare(Sector(page * (PAGE_BYTES / 512)), PAGE_BYTES) }
+    }
 }
 
 impl<'a> Stretches<'a> {
@@ -139,15 +182,40 @@ impl Zram {
     ///
     /// # Errors
     /// [`ZramError`].
-    pub fn new(reactor: &Reactor, setup: &Setup) -> Result<Rc<Self>, ZramError> {
+    pub fn new(reactor: &Reactor, pool: &BufferPool, setup: &Setup) -> Result<Rc<Self>, ZramError> {
         let bytes = setup.sectors.0.checked_mul(512).filter(|bytes| *bytes > 0 && bytes.is_multiple_of(PAGE_BYTES));
         if bytes.is_none_or(|bytes| bytes / PAGE_BYTES > PAGES_MAX) {
             return Err(ZramError::Length { sectors: setup.sectors.0 });
         }
         let codec = Codec::new(&setup.codec)?;
         let limit = (setup.mem_limit > 0).then(|| setup.mem_limit.div_ceil(PAGE_BYTES));
-        let pages = RefCell::new(Pages::new(codec, limit));
-        Ok(Rc::new(Self { reactor: reactor.clone(), sectors: setup.sectors, pages, counts: Counts::default() }))
+        let blocks = setup.backing.as_ref().map(backing_blocks).transpose()?;
+        let disk = Rc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            reactor: reactor.clone(),
+            pool: pool.clone(),
+            sectors: setup.sectors,
+            codec: setup.codec.clone(),
+            frames_limit: limit,
+            pages: RefCell::new(Pages::new(codec, limit, blocks)),
+            backing: setup.backing.as_ref().map(Backing::new),
+            counts: Counts::default(),
+            closed: Cell::new(false),
+            reads: OnceCell::new(),
+            changes: OnceCell::new(),
+            batches: OnceCell::new(),
+        });
+        if disk.backing.is_some() {
+            let (reads, changes) = (&disk.reads, &disk.changes);
+            reads.get_or_init(|| reactor.job_pool(JOBS_MAX, |(disk, bio): (Rc<Self>, Bio)| disk.read_away(bio)));
+            changes.get_or_init(|| reactor.job_pool(JOBS_MAX, |(disk, bio): (Rc<Self>, Bio)| disk.change_away(bio)));
+            disk.batches.get_or_init(|| reactor.job_pool(BATCHES_MAX, backing::write_batch));
+        }
+        Ok(disk)
+    }
+
+    fn page_count(&self) -> u64 {
+        self.sectors.to_bytes() / PAGE_BYTES
     }
 
     /// Seconds of the reactor's clock.
@@ -206,9 +274,47 @@ impl Zram {
         Ok(())
     }
 
+    /// Carries out a request over pages that are in memory, as far as it depends on their content.
+    fn serve(&self, bio: &Bio) -> Result<(), PageError> {
+        match bio.op() {
+            Op::Read => self.read(bio),
+            Op::Write => self.write(bio),
+            Op::Discard => self.clear(bio, false),
+            Op::WriteZeroes => self.clear(bio, true),
+            Op::Flush => Ok(()),
+        }
+    }
+
+    fn end(&self, bio: Bio, done: Result<(), PageError>) {
+        let status = match done {
+            Ok(()) => Status::Ok,
+            Err(PageError::NoSpace) => Status::NoSpace,
+            Err(PageError::Corrupt | PageError::Away | PageError::Device) => Status::IoError,
+        };
+        if !status.is_ok() {
+            add(if bio.op() == Op::Read { &self.counts.failed_reads } else { &self.counts.failed_writes }, 1);
+        }
+        bio.end(status);
+    }
+
+    /// Whether a page that `bio` touches was written back.
+    fn is_away(&self, bio: &Bio) -> bool {
+        let (start, end) = (bio.sector().to_bytes(), bio.sector().to_bytes() + bio.bytes());
+        self.pages.borrow().any_away(start / PAGE_BYTES..end.div_ceil(PAGE_BYTES))
+    }
+
     fn is_inside(&self, bio: &Bio) -> bool {
         bio.extent().start.0.checked_add(bio.extent().count.0).is_some_and(|end| end <= self.sectors.0)
     }
+}
+
+/// The blocks of a backing device.
+fn backing_blocks(setup: &BackingSetup) -> Result<Blocks, ZramError> {
+    let (block_bytes, sectors) = (setup.target.limits().logical_bytes, setup.target.sectors());
+    if u64::from(block_bytes) > PAGE_BYTES || sectors.to_bytes() < PAGE_BYTES {
+        return Err(ZramError::Backing { block_bytes, sectors: sectors.0 });
+    }
+    Ok(Blocks::new(sectors.to_bytes() / PAGE_BYTES))
 }
 
 impl Stretches<'_> {
@@ -241,26 +347,33 @@ impl Target for Zram {
         self.sectors
     }
 
+    fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        let pages = self.pages.borrow();
+        let mut at = extent.start.0;
+        while at < extent.end().0 && !out.is_full() {
+            let page = at / PAGE_SECTORS;
+            let hole = pages.table.get(page).is_free();
+            let next = if hole { pages.next_present(page).map_or(u64::MAX, |present| present.max(page + 1)) } else { page + 1 };
+            let end = next.saturating_mul(PAGE_SECTORS).min(extent.end().0);
+            out.tell(Run { count: SectorCount(end - at), hole });
+            at = end;
+        }
+    }
+
     fn submit(&self, bio: Bio) {
         if !self.is_inside(&bio) {
             return bio.end(Status::IoError);
         }
-        let done = match bio.op() {
-            Op::Read => self.read(&bio),
-            Op::Write => self.write(&bio),
-            Op::Discard => self.clear(&bio, false),
-            Op::WriteZeroes => self.clear(&bio, true),
-            Op::Flush => Ok(()),
+        let jobs = match bio.op() {
+            Op::Read if self.is_away(&bio) => &self.reads,
+            Op::Write | Op::WriteZeroes if self.edge_away(&bio).is_some() => &self.changes,
+            _ => {
+                let done = self.serve(&bio);
+                return self.end(bio, done);
+            }
         };
-        let status = match done {
-            Ok(()) => Status::Ok,
-            Err(PageError::NoSpace) => Status::NoSpace,
-            Err(PageError::Corrupt) => Status::IoError,
-        };
-        if !status.is_ok() {
-            add(if bio.op() == Op::Read { &self.counts.failed_reads } else { &self.counts.failed_writes }, 1);
-        }
-        bio.end(status);
+        let this = self.this.upgrade().expect("a target is held by whoever submits to it");
+        jobs.get().expect("pages are away only with a backing device").start((this, bio));
     }
 }
 

@@ -9,6 +9,8 @@
 //! | `algo` | `lz4`, `zstd`, `deflate` or `store` | `lz4` |
 //! | `level` | 1 to 22 for zstd, 1 to 9 for deflate | 3, 6 |
 //! | `dict` | path of a dictionary for zstd | none |
+//! | `backing_dev` | file, block device or `ram:SIZE`; its content is lost | none |
+//! | `range_pages` | pages of one write to it, 1 to 256 | what the device prefers |
 //! | `mem_limit` | bytes with `K`, `M`, `G` or `T`; 0 for none | none |
 
 use super::codec::Algorithm;
@@ -24,6 +26,10 @@ pub struct ZramOptions {
     pub dictionary: Option<String>,
     /// Most memory for objects, bytes; 0 for any.
     pub mem_limit: u64,
+    /// Where pages can be written back to.
+    pub backing: Option<String>,
+    /// Pages of one write to it.
+    pub range_pages: Option<u32>,
 }
 
 /// Why words are not options.
@@ -33,7 +39,7 @@ pub enum OptionError {
     #[error("{0:?} is not an option of zram: write NAME=VALUE, as in algo=lz4")]
     Word(String),
     /// A name that is not one.
-    #[error("zram has no option {0:?}: use algo, level, dict or mem_limit")]
+    #[error("zram has no option {0:?}: use algo, level, dict, mem_limit, backing_dev or range_pages")]
     Name(String),
     /// A name given twice.
     #[error("the option {0} of zram is given twice: leave one out")]
@@ -77,6 +83,12 @@ impl ZramOptions {
             "dict" if value.is_empty() => return Err(wrong("dict", "the path of a dictionary")),
             "dict" => self.dictionary = Some(value.to_owned()),
             "mem_limit" => self.mem_limit = size(value).ok_or_else(|| wrong("mem_limit", "a size such as 256M"))?,
+            "backing_dev" if value.is_empty() => return Err(wrong("backing_dev", "the path of a file or block device")),
+            "backing_dev" => self.backing = Some(value.to_owned()),
+            "range_pages" => {
+                let pages = value.parse().ok().filter(|pages| (1..=256).contains(pages));
+                self.range_pages = Some(pages.ok_or_else(|| wrong("range_pages", "1 to 256"))?);
+            }
             _ => return Err(OptionError::Name(name.to_owned())),
         }
         Ok(())
@@ -115,17 +127,20 @@ mod tests {
         let options = parse("mem_limit=256M algo=zstd level=9 dict=a=b").unwrap();
         assert_eq!((options.algorithm, options.level, options.mem_limit), (Algorithm::Zstd, Some(9), 256 << 20));
         assert_eq!(options.dictionary.as_deref(), Some("a=b"));
+        let options = parse("backing_dev=/dev/sdb range_pages=32").unwrap();
+        assert_eq!((options.backing.as_deref(), options.range_pages), (Some("/dev/sdb"), Some(32)));
     }
 
     #[test]
     fn what_is_wrong_is_named() {
         for (text, sentence) in [
             ("lz4", "\"lz4\" is not an option of zram: write NAME=VALUE, as in algo=lz4"),
-            ("speed=1", "zram has no option \"speed\": use algo, level, dict or mem_limit"),
+            ("speed=1", "zram has no option \"speed\": use algo, level, dict, mem_limit, backing_dev or range_pages"),
             ("algo=lz4 algo=lz4", "the option algo of zram is given twice: leave one out"),
             ("algo=lzma", "\"lzma\" is no algo of zram: use lz4, zstd, deflate or store"),
             ("level=high", "\"high\" is no level of zram: use a whole number"),
             ("mem_limit=-1", "\"-1\" is no mem_limit of zram: use a size such as 256M"),
+            ("range_pages=0", "\"0\" is no range_pages of zram: use 1 to 256"),
             ("dict=", "\"\" is no dict of zram: use the path of a dictionary"),
         ] {
             assert_eq!(parse(text), Err(sentence.to_owned()), "{text}");

@@ -13,6 +13,9 @@
 //!
 //! Pages are numbered in units of 4096 bytes; times are seconds of the reactor's clock.
 
+use std::fmt::Write as _;
+
+use super::backing::blocks::Blocks;
 use super::codec::{Codec, PACKED_MAX};
 use super::memory::{HUGE_BYTES, Moved, Objects, PAGE};
 use super::table::{Slot, Table, mark};
@@ -22,8 +25,12 @@ use super::table::{Slot, Table, mark};
 pub(super) enum PageError {
     /// The memory limit, or the end of the system's memory.
     NoSpace,
-    /// What is in memory is not what was put there.
+    /// It is on the backing device: it must be fetched first.
+    Away,
+    /// What is in memory or on the backing device is not what was put there.
     Corrupt,
+    /// The backing device failed.
+    Device,
 }
 
 /// What is held, in pages and bytes; see [`ZramStatus`](super::ZramStatus).
@@ -36,6 +43,8 @@ pub(super) struct PageCounts {
     pub(super) same: u64,
     pub(super) huge: u64,
     pub(super) huge_ever: u64,
+    /// Pages that were written back.
+    pub(super) written: u64,
     /// Most frames that were in use at once.
     pub(super) frames_max: u64,
 }
@@ -46,6 +55,8 @@ pub(super) struct Pages {
     objects: Objects,
     codec: Codec,
     pub(super) counts: PageCounts,
+    /// The blocks of the backing device, where there is one.
+    pub(super) blocks: Option<Blocks>,
     /// Frames that may be in use.
     pub(super) frames_limit: Option<u64>,
     /// The page that is written next, or was read last.
@@ -61,13 +72,30 @@ fn repeated_word(page: &[u8; PAGE]) -> Option<u64> {
     rest.iter().all(|word| word == first).then(|| u64::from_le_bytes(*first))
 }
 
+/// Makes a page of the object of `slot`.
+fn unpack(
+    objects: &Objects,
+    codec: &mut Codec,
+    slot: Slot,
+    gathered: &mut [u8; PAGE],
+    page: &mut [u8; PAGE],
+) -> Result<(), PageError> {
+    let object = objects.read(slot.bytes(), slot.value, gathered);
+    if let Ok(whole) = <&[u8; PAGE]>::try_from(object) {
+        page.copy_from_slice(whole);
+        return Ok(());
+    }
+    codec.decompress(object, page).map_err(|_| PageError::Corrupt)
+}
+
 impl Pages {
-    pub(super) fn new(codec: Codec, frames_limit: Option<u64>) -> Self {
+    pub(super) fn new(codec: Codec, frames_limit: Option<u64>, blocks: Option<Blocks>) -> Self {
         Self {
             table: Table::default(),
             objects: Objects::new(),
             codec,
             counts: PageCounts::default(),
+            blocks,
             frames_limit,
             page: Box::new([0; PAGE]),
             packed: Box::new([0; PACKED_MAX]),
@@ -124,25 +152,82 @@ impl Pages {
     /// Puts the content of a page into `self.page`.
     ///
     /// # Errors
-    /// [`PageError::Corrupt`].
+    /// [`PageError::Away`] for a page that was written back; [`PageError::Corrupt`].
     pub(super) fn read(&mut self, number: u64, now_s: u32) -> Result<(), PageError> {
         let slot = self.table.get(number);
         if slot.is_free() {
             self.page.fill(0);
             return Ok(());
         }
-        self.table.used_mut(number).time_s = now_s;
+        if slot.has(mark::WRITTEN) {
+            return Err(PageError::Away);
+        }
+        let noted = self.table.used_mut(number);
+        noted.time_s = now_s;
+        noted.clear(mark::IDLE | mark::SELECTED);
         if slot.has(mark::SAME) {
             let (words, _) = self.page.as_chunks_mut::<8>();
             words.fill(slot.value.to_le_bytes());
             return Ok(());
         }
-        let object = self.objects.read(slot.bytes(), slot.value, &mut self.gathered);
-        if let Ok(page) = <&[u8; PAGE]>::try_from(object) {
-            self.page.copy_from_slice(page);
-            return Ok(());
+        let Self { objects, codec, gathered, page, .. } = self;
+        unpack(objects, codec, slot, gathered, page)
+    }
+
+    /// Puts the content of a page in memory into `to`, which counts as no access.
+    ///
+    /// # Errors
+    /// [`PageError::Corrupt`].
+    pub(super) fn copy_to(&mut self, number: u64, to: &mut [u8; PAGE]) -> Result<(), PageError> {
+        let slot = self.table.get(number);
+        debug_assert!(slot.in_memory(), "only objects in memory are written back");
+        unpack(&self.objects, &mut self.codec, slot, &mut self.gathered, to)
+    }
+
+    /// Whether any of these pages was written back.
+    pub(super) fn any_away(&self, numbers: std::ops::Range<u64>) -> bool {
+        self.counts.written > 0 && numbers.into_iter().any(|number| self.table.get(number).has(mark::WRITTEN))
+    }
+
+    /// The page is in `block` now: lets its memory go, unless somebody asked for it meanwhile. Then it
+    /// stays, and the block is given back.
+    pub(super) fn leave(&mut self, number: u64, block: u64, checksum: u64) {
+        let slot = self.table.get(number);
+        if !slot.has(mark::SELECTED) {
+            return self.give_block(block);
         }
-        self.codec.decompress(object, &mut self.page).map_err(|_| PageError::Corrupt)
+        self.counts.compressed_bytes -= slot.bytes() as u64;
+        self.counts.huge -= u64::from(slot.bytes() == PAGE);
+        self.counts.written += 1;
+        self.table.put(number, Slot::written(block, PAGE, checksum));
+        self.remove_object(slot);
+    }
+
+    /// The page did not get into `block`: it stays, and the block is given back.
+    pub(super) fn stay(&mut self, number: u64, block: u64) {
+        self.give_block(block);
+        if self.table.get(number).has(mark::SELECTED) {
+            self.table.used_mut(number).clear(mark::SELECTED);
+        }
+    }
+
+    fn give_block(&mut self, block: u64) {
+        self.blocks.as_mut().expect("pages are away only with a backing device").give(block);
+    }
+
+    /// Marks idle what nobody asked for since `before_s`, and takes the mark from the rest; everything
+    /// where `None`, as far as it can be written back.
+    pub(super) fn mark_idle(&mut self, before_s: Option<u32>) {
+        let mut next = self.next_present(0);
+        while let Some(number) = next {
+            let slot = self.table.get(number);
+            if slot.in_memory() && !slot.has(mark::SELECTED) {
+                let old = before_s.is_none_or(|before| slot.time_s <= before);
+                let slot = self.table.used_mut(number);
+                if old { slot.set(mark::IDLE) } else { slot.clear(mark::IDLE) }
+            }
+            next = self.next_present(number + 1);
+        }
     }
 
     /// The word of a page that needs no memory; `Some(0)` for one that holds nothing.
@@ -157,6 +242,33 @@ impl Pages {
         self.release(number, slot);
     }
 
+    /// A line for each page that holds something: its number, the second of its last access, and its
+    /// marks: `s` same, `w` written back, `h` huge, `i` idle, `r` compressed again, `n` incompressible.
+    pub(super) fn states(&self) -> String {
+        let mut text = String::new();
+        let mut next = self.next_present(0);
+        while let Some(number) = next {
+            let slot = self.table.get(number);
+            if !slot.is_free() {
+                let flag = |on: bool, letter: char| if on { letter } else { '.' };
+                let away = slot.has(mark::WRITTEN);
+                let flags = [
+                    flag(slot.has(mark::SAME), 's'),
+                    flag(away, 'w'),
+                    flag(!away && slot.bytes() == PAGE, 'h'),
+                    flag(slot.has(mark::IDLE), 'i'),
+                    '.',
+                    flag(slot.has(mark::INCOMPRESSIBLE), 'n'),
+                ];
+                let time_s = if away { 0 } else { slot.time_s };
+                let flags: String = flags.into_iter().collect();
+                writeln!(text, "{number:>12} {time_s:>12}.000000 {flags}").expect("writing to a string does not fail");
+            }
+            next = self.next_present(number + 1);
+        }
+        text
+    }
+
     /// The first page from `number` on that may hold something.
     pub(super) fn next_present(&self, number: u64) -> Option<u64> {
         self.table.next_present(number)
@@ -168,9 +280,15 @@ impl Pages {
         }
         self.uncount(slot);
         self.table.put(number, Slot::FREE);
-        if slot.in_memory()
-            && let Some(Moved { owner, place }) = self.objects.remove(slot.bytes(), slot.value)
-        {
+        match slot.block() {
+            Some((block, _)) => self.give_block(block),
+            None if slot.in_memory() => self.remove_object(slot),
+            None => {}
+        }
+    }
+
+    fn remove_object(&mut self, slot: Slot) {
+        if let Some(Moved { owner, place }) = self.objects.remove(slot.bytes(), slot.value) {
             self.table.used_mut(u64::from(owner)).value = place;
         }
     }
@@ -178,8 +296,11 @@ impl Pages {
     fn uncount(&mut self, slot: Slot) {
         self.counts.stored -= 1;
         self.counts.same -= u64::from(slot.has(mark::SAME));
-        self.counts.compressed_bytes -= slot.bytes() as u64;
-        self.counts.huge -= u64::from(slot.bytes() == PAGE);
+        self.counts.written -= u64::from(slot.has(mark::WRITTEN));
+        if slot.in_memory() {
+            self.counts.compressed_bytes -= slot.bytes() as u64;
+            self.counts.huge -= u64::from(slot.bytes() == PAGE);
+        }
     }
 
     /// Frames in use.
@@ -194,7 +315,8 @@ impl Pages {
 
     /// Memory taken for objects and the table, bytes, everything counted.
     pub(super) fn memory_bytes(&self) -> u64 {
-        (self.objects.memory_bytes() + self.table.memory_bytes() + PAGE + PACKED_MAX + PAGE) as u64
+        let blocks = self.blocks.as_ref().map_or(0, Blocks::memory_bytes);
+        (self.objects.memory_bytes() + self.table.memory_bytes() + blocks + PAGE + PACKED_MAX + PAGE) as u64
     }
 }
 

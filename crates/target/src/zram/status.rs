@@ -1,6 +1,10 @@
 //! What a compressed RAM disk tells about itself.
 
+use std::cell::Cell;
+
 use super::Zram;
+use super::backing::Backing;
+use super::backing::blocks::Blocks;
 use super::codec::Algorithm;
 use super::memory::PAGE;
 
@@ -36,6 +40,14 @@ pub struct ZramStatus {
     pub failed_writes: u64,
     /// Pages freed by discards and write-zeroes.
     pub freed_pages: u64,
+    /// Blocks of the backing device in use.
+    pub backing_blocks: u64,
+    /// Pages read from the backing device.
+    pub backing_reads: u64,
+    /// Pages written to it.
+    pub backing_writes: u64,
+    /// Requests that wrote them.
+    pub backing_requests: u64,
 }
 
 impl ZramStatus {
@@ -62,6 +74,12 @@ impl ZramStatus {
     pub fn io_stat(&self) -> String {
         padded(&[self.failed_reads, self.failed_writes, 0, self.freed_pages])
     }
+
+    /// The kernel's `bd_stat`, without the line's end: blocks in use, pages read, pages written.
+    #[must_use]
+    pub fn bd_stat(&self) -> String {
+        padded(&[self.backing_blocks, self.backing_reads, self.backing_writes])
+    }
 }
 
 /// Numbers as the kernel prints them: each 8 wide, with a space between.
@@ -76,6 +94,7 @@ impl Zram {
     pub fn status(&self) -> ZramStatus {
         let pages = self.pages.borrow();
         let (counts, page) = (pages.counts, PAGE as u64);
+        let backed = |counter: fn(&Backing) -> &Cell<u64>| self.backing.as_ref().map_or(0, |backing| counter(backing).get());
         ZramStatus {
             disk_bytes: self.sectors.to_bytes(),
             algorithm: pages.algorithm(),
@@ -91,6 +110,10 @@ impl Zram {
             failed_reads: self.counts.failed_reads.get(),
             failed_writes: self.counts.failed_writes.get(),
             freed_pages: self.counts.freed_pages.get(),
+            backing_blocks: pages.blocks.as_ref().map_or(0, Blocks::used),
+            backing_reads: backed(|backing| &backing.reads),
+            backing_writes: backed(|backing| &backing.writes),
+            backing_requests: backed(|backing| &backing.requests),
         }
     }
 }

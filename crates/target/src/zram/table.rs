@@ -3,9 +3,11 @@
 //! ```text
 //!   page number ─▶ leaf (1024 pages, made when one of them is first written) ─▶ slot
 //!
-//!   slot    value   64 bits   word of a same-filled page, or place of the object
+//!   slot    value   64 bits   word of a same-filled page, place of the object, or block of the
+//!                             backing device with 16 bits of the checksum above it
 //!           bits    32 bits   0..13 size of the object, then the marks
-//!           time    32 bits   when it was last read or written, seconds
+//!           time    32 bits   when it was last read or written, seconds; or, for a page that was
+//!                             written back, the rest of the checksum
 //! ```
 //!
 //! 1. A leaf is there only while a page of it holds something: a large disk that holds nothing costs
@@ -16,11 +18,22 @@
 const LEAF_PAGES: usize = 1024;
 /// Bits of `Slot::bits` that hold the size, 0 to 4096.
 const SIZE_MASK: u32 = 0x1FFF;
+/// Bits of `Slot::value` that hold a block: enough for 2^60 bytes.
+const BLOCK_BITS: u32 = 48;
+const BLOCK_MASK: u64 = (1 << BLOCK_BITS) - 1;
 
 /// Properties of a page.
 pub(super) mod mark {
     /// One 64-bit word repeated; no object.
     pub(crate) const SAME: u32 = 1 << 13;
+    /// Its object is on the backing device.
+    pub(crate) const WRITTEN: u32 = 1 << 14;
+    /// Its object is on the way there; whoever reads or writes the page takes the mark away.
+    pub(crate) const SELECTED: u32 = 1 << 15;
+    /// Nobody asked for it since it was declared idle.
+    pub(crate) const IDLE: u32 = 1 << 16;
+    /// No other codec made it smaller.
+    pub(crate) const INCOMPRESSIBLE: u32 = 1 << 17;
 }
 
 /// What is known of one page.
@@ -48,6 +61,28 @@ impl Slot {
         Self { value: place, bits, time_s }
     }
 
+    /// A page whose object of `bytes` bytes is in `block` of the backing device; `checksum` has 48 bits.
+    pub(super) fn written(block: u64, bytes: usize, checksum: u64) -> Self {
+        debug_assert!(block <= BLOCK_MASK && checksum >> 48 == 0, "48 bits each");
+        let [low, high] = [checksum & 0xFFFF_FFFF, checksum >> 32];
+        let object = Self::object(block | high << BLOCK_BITS, bytes, u32::try_from(low).expect("32 bits"));
+        Self { bits: object.bits | mark::WRITTEN, ..object }
+    }
+
+    /// The block of a page that was written back, and its checksum.
+    pub(super) fn block(self) -> Option<(u64, u64)> {
+        let checksum = (self.value >> BLOCK_BITS) << 32 | u64::from(self.time_s);
+        self.has(mark::WRITTEN).then_some((self.value & BLOCK_MASK, checksum))
+    }
+
+    pub(super) fn set(&mut self, marks: u32) {
+        self.bits |= marks;
+    }
+
+    pub(super) fn clear(&mut self, marks: u32) {
+        self.bits &= !marks;
+    }
+
     /// Whether the page holds nothing.
     pub(super) fn is_free(self) -> bool {
         self.bits & (SIZE_MASK | mark::SAME) == 0
@@ -64,7 +99,7 @@ impl Slot {
 
     /// Whether its object is in memory.
     pub(super) fn in_memory(self) -> bool {
-        self.bytes() > 0
+        self.bytes() > 0 && !self.has(mark::WRITTEN)
     }
 }
 
@@ -170,6 +205,13 @@ mod tests {
         }
         (0..5_000).for_each(|page| table.put(page, Slot::FREE));
         assert_eq!((table.leaves_used, table.next_present(0)), (0, None));
+    }
+
+    #[test]
+    fn a_written_page_keeps_its_block_and_48_bits_of_checksum() {
+        let slot = Slot::written(BLOCK_MASK, 4096, 0xFEDC_BA98_7654);
+        assert_eq!((slot.block(), slot.bytes(), slot.in_memory()), (Some((BLOCK_MASK, 0xFEDC_BA98_7654)), 4096, false));
+        assert_eq!(Slot::object(1, 4096, 0).block(), None);
     }
 
     #[test]

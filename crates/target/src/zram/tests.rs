@@ -6,8 +6,8 @@ use crate::below::testing::{JumpingClock, content, extent, read, status_of, writ
 
 fn disk(sectors: u64, mem_limit: u64) -> Rc<Zram> {
     let reactor = Reactor::new(Box::new(JumpingClock::default()));
-    let setup = Setup { sectors: SectorCount(sectors), codec: CodecParams::default(), mem_limit };
-    Zram::new(&reactor, &setup).unwrap()
+    let setup = Setup { sectors: SectorCount(sectors), codec: CodecParams::default(), mem_limit, backing: None };
+    Zram::new(&reactor, &BufferPool::default(), &setup).unwrap()
 }
 
 fn read_back(disk: &Zram, sector: u64, sectors: usize) -> Vec<u8> {
@@ -110,7 +110,7 @@ fn what_is_outside_or_not_whole_pages_is_refused() {
     assert_eq!(status_of(&*small, Bio::flush()), Status::Ok);
     let reactor = Reactor::new(Box::new(JumpingClock::default()));
     for sectors in [0, 7, 12, (1 << 35) + 8, u64::MAX] {
-        let setup = Setup { sectors: SectorCount(sectors), codec: CodecParams::default(), mem_limit: 0 };
-        assert!(matches!(Zram::new(&reactor, &setup), Err(ZramError::Length { .. })), "{sectors}");
+        let setup = Setup { sectors: SectorCount(sectors), codec: CodecParams::default(), mem_limit: 0, backing: None };
+        assert!(matches!(Zram::new(&reactor, &BufferPool::default(), &setup), Err(ZramError::Length { .. })), "{sectors}");
     }
 }

@@ -5,7 +5,7 @@ use super::super::codec::{Algorithm, CodecParams};
 use super::*;
 
 fn pages(limit: Option<u64>) -> Pages {
-    Pages::new(Codec::new(&CodecParams::default()).unwrap(), limit)
+    Pages::new(Codec::new(&CodecParams::default()).unwrap(), limit, None)
 }
 
 fn random(seed: u64, bytes: usize) -> [u8; PAGE] {
@@ -83,7 +83,7 @@ fn the_limit_refuses_what_needs_memory_and_leaves_what_was_there() {
 fn pages_are_what_was_written_last_whatever_the_codec() {
     for algorithm in Algorithm::ALL {
         let codec = Codec::new(&CodecParams { algorithm, ..CodecParams::default() }).unwrap();
-        let mut pages = Pages::new(codec, None);
+        let mut pages = Pages::new(codec, None, None);
         let mut model = vec![[0; PAGE]; 200];
         let rng = &mut fastrand::Rng::with_seed(9);
         for step in 0..3_000 {

@@ -1,0 +1,273 @@
+//! The blocks of a backing device: which are free, and who still reads those that are not.
+//!
+//! ```text
+//!   block 0   never used, as in the kernel: a device of n blocks holds n - 1 pages
+//!   take(32)  the next 32 free blocks in a row behind those taken last, round the end
+//! ```
+//!
+//! Invariants:
+//! - I1: a block is taken, or free, never both; who takes a run owns every block of it alone.
+//! - I2: a block that is given back while somebody reads it becomes free when the last reader is done,
+//!   so a read never sees what another page put there.
+//!
+//! Next-fit keeps what was written together together, and leaves what was freed a while to grow into
+//! longer runs. A search looks at 65,536 blocks before it contents itself with less than was wanted.
+
+use std::collections::BTreeMap;
+
+/// Blocks in a word of the map.
+const WORD: u64 = 64;
+/// Words that a search looks at before it takes the best run so far.
+const LOOKS_MAX: u64 = 1024;
+
+/// Blocks in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Run {
+    pub(in super::super) start: u64,
+    pub(in super::super) count: u64,
+}
+
+#[derive(Default)]
+struct Readers {
+    count: u32,
+    /// It was given back meanwhile.
+    given: bool,
+}
+
+/// The blocks of one device.
+pub(in super::super) struct Blocks {
+    /// A set bit is a block that is not free.
+    words: Vec<u64>,
+    count: u64,
+    /// Taken and not given back.
+    used: u64,
+    next: u64,
+    readers: BTreeMap<u64, Readers>,
+}
+
+impl Blocks {
+    /// A device of `count` blocks, all free but the first.
+    pub(in super::super) fn new(count: u64) -> Self {
+        let words = usize::try_from(count.div_ceil(WORD)).expect("a map of blocks fits in memory");
+        let mut blocks = Self { words: vec![0; words], count, used: 0, next: 1, readers: BTreeMap::new() };
+        if count > 0 {
+            blocks.mark(0, 1, true);
+        }
+        if !count.is_multiple_of(WORD) {
+            // What lies behind the end is never free.
+            blocks.words[words - 1] |= u64::MAX << (count % WORD);
+        }
+        blocks
+    }
+
+    /// The same device with everything free.
+    pub(in super::super) fn emptied(&self) -> Self {
+        Self::new(self.count)
+    }
+
+    /// Blocks that hold something.
+    pub(in super::super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Takes `wanted` blocks in a row, or fewer where there are not that many; `None` when none is free.
+    pub(in super::super) fn take(&mut self, wanted: u64) -> Option<Run> {
+        let run = self.search(wanted.max(1))?;
+        self.mark(run.start, run.count, true);
+        self.used += run.count;
+        self.next = run.start + run.count;
+        Some(run)
+    }
+
+    /// Gives a block back; it becomes free now, or when its last reader is done (I2).
+    pub(in super::super) fn give(&mut self, block: u64) {
+        assert!(block > 0 && block < self.count && self.is_set(block), "only taken blocks are given back (I1)");
+        self.used -= 1;
+        match self.readers.get_mut(&block) {
+            Some(readers) => {
+                assert!(!readers.given, "a block is given back once (I1)");
+                readers.given = true;
+            }
+            None => self.mark(block, 1, false),
+        }
+    }
+
+    /// Somebody reads a block that is taken.
+    pub(in super::super) fn hold(&mut self, block: u64) {
+        self.readers.entry(block).or_default().count += 1;
+    }
+
+    /// He is done.
+    pub(in super::super) fn let_go(&mut self, block: u64) {
+        let readers = self.readers.get_mut(&block).expect("who lets go has held");
+        readers.count -= 1;
+        if readers.count == 0 {
+            let given = readers.given;
+            self.readers.remove(&block);
+            if given {
+                self.mark(block, 1, false);
+            }
+        }
+    }
+
+    /// Memory taken, bytes, but for readers.
+    pub(in super::super) fn memory_bytes(&self) -> usize {
+        self.words.capacity() * 8
+    }
+
+    fn is_set(&self, block: u64) -> bool {
+        self.words[index(block)] >> (block % WORD) & 1 == 1
+    }
+
+    fn mark(&mut self, start: u64, count: u64, taken: bool) {
+        let (mut at, end) = (start, start + count);
+        while at < end {
+            let bits = (WORD - at % WORD).min(end - at);
+            let mask = (u64::MAX >> (WORD - bits)) << (at % WORD);
+            let word = &mut self.words[index(at)];
+            *word = if taken { *word | mask } else { *word & !mask };
+            at += bits;
+        }
+    }
+
+    fn search(&self, wanted: u64) -> Option<Run> {
+        let mut best = Run { start: 0, count: 0 };
+        let mut looked = 0;
+        for (mut at, end) in [(self.next, self.count), (1, self.next)] {
+            while at < end {
+                let free = self.next_free(at, end);
+                looked += (free - at) / WORD + 1;
+                if free == end {
+                    break;
+                }
+                let run = Run { start: free, count: self.free_length(free, self.count.min(free + wanted)) };
+                if run.count > best.count {
+                    best = run;
+                }
+                if best.count == wanted || (best.count > 0 && looked > LOOKS_MAX) {
+                    return Some(best);
+                }
+                looked += run.count / WORD;
+                at = free + run.count.max(1);
+            }
+        }
+        (best.count > 0).then_some(best)
+    }
+
+    /// The first free block from `at` on, or `end`.
+    fn next_free(&self, mut at: u64, end: u64) -> u64 {
+        while at < end {
+            let free = !self.words[index(at)] >> (at % WORD);
+            if free != 0 {
+                return (at + u64::from(free.trailing_zeros())).min(end);
+            }
+            at = (at / WORD + 1) * WORD;
+        }
+        end
+    }
+
+    /// Free blocks in a row from `start` on, up to `end`.
+    fn free_length(&self, start: u64, end: u64) -> u64 {
+        let mut at = start;
+        while at < end {
+            let taken = self.words[index(at)] >> (at % WORD);
+            if taken != 0 {
+                return (at + u64::from(taken.trailing_zeros())).min(end) - start;
+            }
+            at = (at / WORD + 1) * WORD;
+        }
+        end.saturating_sub(start)
+    }
+}
+
+fn index(block: u64) -> usize {
+    usize::try_from(block / WORD).expect("a map of blocks fits in memory")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::cast_possible_truncation, clippy::needless_for_each, reason = "small numbers, and one line for each step")]
+
+    use super::*;
+
+    #[test]
+    fn a_device_of_a_hundred_blocks_holds_ninety_nine_pages() {
+        let mut blocks = Blocks::new(100);
+        assert_eq!(blocks.take(64), Some(Run { start: 1, count: 64 }));
+        assert_eq!(blocks.take(64), Some(Run { start: 65, count: 35 }));
+        assert_eq!((blocks.take(1), blocks.used()), (None, 99));
+        blocks.give(40);
+        assert_eq!(blocks.take(2), Some(Run { start: 40, count: 1 }));
+        assert_eq!((Blocks::new(0).take(1), Blocks::new(1).take(1)), (None, None));
+    }
+
+    #[test]
+    fn a_block_is_not_taken_again_before_its_last_reader_is_done() {
+        let mut blocks = Blocks::new(2);
+        let block = blocks.take(1).unwrap().start;
+        blocks.hold(block);
+        blocks.hold(block);
+        blocks.give(block);
+        assert_eq!((blocks.take(1), blocks.used()), (None, 0));
+        blocks.let_go(block);
+        assert_eq!(blocks.take(1), None);
+        blocks.let_go(block);
+        assert_eq!(blocks.take(1), Some(Run { start: 1, count: 1 }));
+        blocks.hold(block);
+        blocks.let_go(block);
+        assert_eq!((blocks.take(1), blocks.used()), (None, 1));
+    }
+
+    #[test]
+    fn runs_go_on_behind_the_last_and_begin_again_at_the_end() {
+        let mut blocks = Blocks::new(1000);
+        assert_eq!(blocks.take(100), Some(Run { start: 1, count: 100 }));
+        (1..101).for_each(|block| blocks.give(block));
+        assert_eq!(blocks.take(100), Some(Run { start: 101, count: 100 }));
+        assert_eq!(blocks.take(790), Some(Run { start: 201, count: 790 }));
+        assert_eq!(blocks.take(50), Some(Run { start: 1, count: 50 }));
+    }
+
+    #[test]
+    fn blocks_are_what_a_list_of_them_says() {
+        for seed in 0..40 {
+            let rng = &mut fastrand::Rng::with_seed(seed);
+            let count = rng.u64(1..700);
+            let mut blocks = Blocks::new(count);
+            let mut taken: Vec<u64> = Vec::new();
+            for _ in 0..400 {
+                if rng.bool() {
+                    let most = [2, 10, 300][rng.usize(0..3)];
+                    let wanted = rng.u64(1..most);
+                    let free = count - 1 - taken.len() as u64;
+                    match blocks.take(wanted) {
+                        None => assert_eq!(free, 0),
+                        Some(run) => {
+                            assert!(run.count >= 1 && run.count <= wanted && run.start + run.count <= count);
+                            assert!(run.count == wanted || longest(count, &taken) == run.count, "seed {seed}");
+                            for block in run.start..run.start + run.count {
+                                assert!(!taken.contains(&block) && block > 0);
+                                taken.push(block);
+                            }
+                        }
+                    }
+                } else if !taken.is_empty() {
+                    let at = rng.usize(0..taken.len());
+                    blocks.give(taken.swap_remove(at));
+                }
+                assert_eq!(blocks.used(), taken.len() as u64);
+            }
+        }
+    }
+
+    /// The longest free run.
+    fn longest(count: u64, taken: &[u64]) -> u64 {
+        let mut best = 0;
+        let mut length = 0;
+        for block in 1..count {
+            length = if taken.contains(&block) { 0 } else { length + 1 };
+            best = best.max(length);
+        }
+        best
+    }
+}

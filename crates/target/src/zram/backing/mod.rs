@@ -1,0 +1,117 @@
+//! The backing device: where pages go that nobody asks for, and whence they come back.
+//!
+//! ```text
+//!   select.rs   which pages leave          writeback.rs   gathers them, writes them, lets memory go
+//!   blocks.rs   where they go              fetch.rs       reads them again
+//! ```
+//!
+//! Invariants:
+//! - I1: a page leaves memory only when its write has ended well and nobody asked for it meanwhile.
+//! - I2: what comes back is checked: 48 bits of checksum over the content, the page's number and the
+//!   block's. What was damaged, torn, put in the wrong place or left over gives an error, never data.
+//! - I3: the limit is charged when a write is sent and refunded when it failed, so it is never passed.
+//! - I4: a block is not used again while somebody reads it.
+
+pub(super) mod blocks;
+mod fetch;
+pub(super) mod select;
+mod writeback;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_block::Target;
+use twox_hash::XxHash3_64;
+
+use super::memory::PAGE;
+use crate::event::Event;
+
+pub use self::writeback::WritebackError;
+pub(super) use self::writeback::{Batch, write_batch};
+
+/// Requests in flight while pages are written back, where nothing else is said: the kernel's number.
+pub(super) const BATCHES: u32 = 32;
+/// Most of them at once, whatever is said.
+pub(super) const BATCHES_MAX: usize = 64;
+/// Bytes in flight while pages are written back.
+const FLIGHT_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of one write where the device does not say what it likes.
+const RANGE_BYTES: u32 = 256 << 10;
+/// Bytes of one write at most.
+const RANGE_BYTES_MAX: u32 = 1 << 20;
+
+/// A backing device as a disk is given it.
+#[derive(Clone)]
+pub struct BackingSetup {
+    /// What people call it.
+    pub name: String,
+    /// The device; its content is lost.
+    pub target: Rc<dyn Target>,
+    /// Pages of one write at most; by the device's preference where `None`.
+    pub range_pages: Option<u32>,
+}
+
+/// A backing device in use.
+pub(super) struct Backing {
+    pub(super) name: String,
+    target: Rc<dyn Target>,
+    range_pages: u64,
+    /// Writes in flight at most.
+    pub(super) batches: Cell<u32>,
+    /// Pages that may still be written, where `limited`.
+    pub(super) limit: Cell<u64>,
+    pub(super) limited: Cell<bool>,
+    running: Cell<bool>,
+    in_flight: Cell<u32>,
+    failed: Cell<bool>,
+    ended: Event,
+    pub(super) reads: Cell<u64>,
+    pub(super) writes: Cell<u64>,
+    pub(super) requests: Cell<u64>,
+}
+
+impl Backing {
+    pub(super) fn new(setup: &BackingSetup) -> Self {
+        let preferred = match setup.target.limits().preferred_bytes {
+            0 => RANGE_BYTES,
+            bytes => bytes.clamp(64 << 10, RANGE_BYTES_MAX),
+        };
+        let page = u32::try_from(PAGE).expect("4096");
+        let range_pages = setup.range_pages.unwrap_or(preferred / page).clamp(1, RANGE_BYTES_MAX / page);
+        Self {
+            name: setup.name.clone(),
+            target: Rc::clone(&setup.target),
+            range_pages: range_pages.into(),
+            batches: Cell::new(BATCHES),
+            limit: Cell::new(0),
+            limited: Cell::new(false),
+            running: Cell::new(false),
+            in_flight: Cell::new(0),
+            failed: Cell::new(false),
+            ended: Event::default(),
+            reads: Cell::new(0),
+            writes: Cell::new(0),
+            requests: Cell::new(0),
+        }
+    }
+
+    /// Whether pages are being written back.
+    pub(super) fn is_busy(&self) -> bool {
+        self.running.get() || self.in_flight.get() > 0
+    }
+
+    /// Writes that may be in flight at once.
+    fn depth(&self) -> u32 {
+        let fit = FLIGHT_BYTES_MAX / (self.range_pages * PAGE as u64);
+        let most = u32::try_from(fit).unwrap_or(u32::MAX).clamp(1, u32::try_from(BATCHES_MAX).expect("64"));
+        self.batches.get().min(most)
+    }
+}
+
+/// What a page must hash to when it comes back from `block` (I2).
+fn checksum(page: u64, block: u64, content: &[u8]) -> u64 {
+    XxHash3_64::oneshot_with_seed(page.rotate_left(32) ^ block ^ 0x5A52_414D, content) >> 16
+}
+
+#[cfg(test)]
+mod tests;

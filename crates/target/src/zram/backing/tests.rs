@@ -1,0 +1,395 @@
+//! Pages that leave and come back, and what happens to them on the way.
+#![allow(clippy::cast_possible_truncation, clippy::needless_for_each, reason = "small numbers, and one line for each step")]
+
+use std::cell::RefCell;
+
+use forebay_block::{Bio, SectorCount, Status};
+use forebay_reactor::{BufferPool, Reactor};
+
+use super::super::{AttributeError, CodecParams, Setup, Zram};
+use super::*;
+use crate::below::testing::{Disk, JumpingClock, call, content, extent, read, write};
+
+struct Rig {
+    reactor: Reactor,
+    disk: Rc<Disk>,
+    zram: Rc<Zram>,
+}
+
+type Ended = Rc<RefCell<Option<Result<(), WritebackError>>>>;
+
+impl Rig {
+    /// A disk of `pages` pages before a backing device of `blocks` blocks.
+    fn new(pages: u64, blocks: usize, range_pages: u32) -> Self {
+        let reactor = Reactor::new(Box::new(JumpingClock::default()));
+        let disk = Disk::new(blocks * 8);
+        let backing = BackingSetup { name: "disk".into(), target: disk.clone(), range_pages: Some(range_pages) };
+        let setup =
+            Setup { sectors: SectorCount(pages * 8), codec: CodecParams::default(), mem_limit: 0, backing: Some(backing) };
+        let zram = Zram::new(&reactor, &BufferPool::default(), &setup).unwrap();
+        Self { reactor, disk, zram }
+    }
+
+    fn status_of(&self, bio: Bio) -> Status {
+        self.reactor.run(call(&*self.zram, bio)).unwrap().status()
+    }
+
+    fn fill(&self, page: u64, stamp: u64) {
+        assert_eq!(self.status_of(write(page * 8, &noise(stamp, PAGE))), Status::Ok);
+    }
+
+    fn page(&self, page: u64) -> Result<Vec<u8>, Status> {
+        let (bio, memory) = read(page * 8, 8);
+        match self.status_of(bio) {
+            Status::Ok => Ok(content(memory)),
+            status => Err(status),
+        }
+    }
+
+    fn set(&self, name: &str, value: &str) -> Result<(), AttributeError> {
+        self.reactor.run(self.zram.set(name, value)).unwrap()
+    }
+
+    fn write_back(&self, words: &str) -> Result<(), WritebackError> {
+        self.reactor.run(self.zram.writeback(words)).unwrap()
+    }
+
+    /// Marks everything idle and begins to write it back, with the writes held.
+    fn begin(&self) -> Ended {
+        self.set("idle", "all").unwrap();
+        self.disk.hold.set(true);
+        self.disk.take_seen();
+        let ended = Ended::default();
+        let (zram, place) = (Rc::clone(&self.zram), Rc::clone(&ended));
+        self.reactor.spawn(async move { *place.borrow_mut() = Some(zram.writeback("idle").await) });
+        self.turns();
+        ended
+    }
+
+    fn turns(&self) {
+        (0..8).for_each(|_| self.reactor.turn(false).unwrap());
+    }
+
+    /// Lets the held writes end, and what follows from them.
+    fn finish(&self, ended: &Ended) -> Result<(), WritebackError> {
+        self.disk.hold.set(false);
+        let held = self.disk.take_seen().len();
+        (0..held).for_each(|_| self.disk.end_held(0));
+        self.turns();
+        ended.borrow_mut().take().expect("nothing is left to wait for")
+    }
+
+    fn bd_stat(&self) -> [u64; 3] {
+        let status = self.zram.status();
+        [status.backing_blocks, status.backing_reads, status.backing_writes]
+    }
+}
+
+fn noise(stamp: u64, bytes: usize) -> Vec<u8> {
+    let mut rng = fastrand::Rng::with_seed(stamp);
+    (0..bytes).map(|_| rng.u8(..)).collect()
+}
+
+#[test]
+fn idle_pages_leave_and_come_back_as_they_were() {
+    let rig = Rig::new(1024, 1024, 32);
+    (0..200).for_each(|page| rig.fill(page, page));
+    rig.fill(300, 300);
+    assert_eq!(rig.write_back("idle"), Ok(()));
+    assert_eq!(rig.bd_stat(), [0, 0, 0], "nothing is idle");
+    rig.set("idle", "all").unwrap();
+    let before = rig.zram.status();
+    assert_eq!(rig.write_back("idle"), Ok(()));
+    let after = rig.zram.status();
+    assert_eq!(rig.bd_stat(), [201, 0, 201]);
+    assert_eq!(
+        (after.original_bytes, after.compressed_bytes, after.used_bytes, after.huge_pages),
+        (before.original_bytes, 0, 0, 0)
+    );
+    assert_eq!(after.backing_requests, 7, "201 pages in runs of 32");
+    for page in 0..200 {
+        assert!(rig.page(page).unwrap() == noise(page, PAGE), "page {page}");
+    }
+    assert_eq!(rig.bd_stat(), [201, 200, 201]);
+    rig.fill(7, 1000);
+    assert_eq!(rig.bd_stat()[0], 200);
+    assert!(rig.page(7).unwrap() == noise(1000, PAGE));
+    assert_eq!(rig.status_of(Bio::discard(extent(0, 1024 * 8))), Status::Ok);
+    assert_eq!((rig.bd_stat()[0], rig.zram.status().original_bytes), (0, 0));
+}
+
+#[test]
+fn neighbours_are_read_by_one_request_and_parts_of_pages_too() {
+    let rig = Rig::new(256, 256, 64);
+    (0..64).for_each(|page| rig.fill(page, page));
+    rig.set("idle", "all").unwrap();
+    rig.write_back("idle").unwrap();
+    rig.fill(20, 20);
+    rig.disk.take_seen();
+    let (bio, memory) = read(3, 64 * 8 - 5);
+    assert_eq!(rig.status_of(bio), Status::Ok);
+    let all: Vec<u8> = (0..64).flat_map(|page| noise(page, PAGE)).collect();
+    assert!(content(memory) == all[3 * 512..64 * PAGE - 2 * 512]);
+    assert_eq!(rig.disk.take_seen().len(), 2, "before and behind the page in memory");
+}
+
+#[test]
+fn the_limit_is_exact_whatever_the_batch() {
+    for range in [1, 7, 32, 256] {
+        let rig = Rig::new(2560, 4096, range);
+        (0..2560).for_each(|page| rig.fill(page, page));
+        rig.set("idle", "all").unwrap();
+        rig.set("writeback_limit_enable", "1").unwrap();
+        rig.set("writeback_limit", "1002").unwrap();
+        assert_eq!(rig.write_back("idle"), Err(WritebackError::Limit));
+        assert_eq!(rig.bd_stat(), [1002, 0, 1002]);
+        assert_eq!(rig.zram.get("bd_stat").unwrap(), "    1002        0     1002\n");
+        assert_eq!(rig.zram.get("writeback_limit").unwrap(), "0\n");
+        assert_eq!(rig.write_back("idle"), Err(WritebackError::Limit));
+        assert_eq!(rig.bd_stat(), [1002, 0, 1002]);
+        rig.set("writeback_limit", "1558").unwrap();
+        assert_eq!(rig.write_back("idle"), Ok(()), "as much as there is, and no more");
+        assert_eq!(rig.bd_stat(), [2560, 0, 2560]);
+    }
+}
+
+#[test]
+fn a_full_backing_device_is_said_and_harms_nothing() {
+    let rig = Rig::new(200, 100, 32);
+    (0..150).for_each(|page| rig.fill(page, page));
+    rig.set("idle", "all").unwrap();
+    assert_eq!(rig.write_back("idle"), Err(WritebackError::NoSpace));
+    assert_eq!(rig.bd_stat(), [99, 0, 99]);
+    (0..150).for_each(|page| assert!(rig.page(page).unwrap() == noise(page, PAGE)));
+}
+
+#[test]
+fn commands_that_are_none_and_disks_without_a_device_are_refused() {
+    let rig = Rig::new(64, 64, 8);
+    assert_eq!(rig.write_back("everything"), Err(WritebackError::Words));
+    let setup = Setup { sectors: SectorCount(64), codec: CodecParams::default(), mem_limit: 0, backing: None };
+    let bare = Zram::new(&rig.reactor, &BufferPool::default(), &setup).unwrap();
+    assert_eq!(rig.reactor.run(bare.writeback("idle")).unwrap(), Err(WritebackError::NoBacking));
+}
+
+#[test]
+fn a_page_discarded_on_its_way_stays_gone_and_its_block_is_free() {
+    let rig = Rig::new(64, 64, 8);
+    (0..4).for_each(|page| rig.fill(page, page));
+    let ended = rig.begin();
+    assert_eq!(rig.status_of(Bio::discard(extent(8, 8))), Status::Ok);
+    assert_eq!(rig.zram.status().used_bytes, 3 * 4096, "its memory is free at once");
+    assert_eq!(rig.finish(&ended), Ok(()));
+    assert_eq!(rig.bd_stat(), [3, 0, 4]);
+    assert_eq!(rig.page(1), Ok(vec![0; PAGE]));
+}
+
+#[test]
+fn a_page_rewritten_on_its_way_keeps_the_new_content_in_memory() {
+    let rig = Rig::new(64, 64, 8);
+    (0..4).for_each(|page| rig.fill(page, page));
+    let ended = rig.begin();
+    rig.fill(2, 99);
+    assert_eq!(rig.finish(&ended), Ok(()));
+    assert_eq!((rig.bd_stat(), rig.zram.status().compressed_bytes), ([3, 0, 4], 4096));
+    assert!(rig.page(2).unwrap() == noise(99, PAGE));
+}
+
+#[test]
+fn a_page_read_on_its_way_stays_in_memory() {
+    let rig = Rig::new(64, 64, 8);
+    (0..4).for_each(|page| rig.fill(page, page));
+    let ended = rig.begin();
+    assert!(rig.page(3).unwrap() == noise(3, PAGE));
+    assert_eq!(rig.finish(&ended), Ok(()));
+    assert_eq!(rig.bd_stat(), [3, 0, 4]);
+    assert!(rig.page(3).unwrap() == noise(3, PAGE));
+    assert_eq!(rig.bd_stat()[1], 0);
+}
+
+#[test]
+fn marking_idle_does_not_hide_that_a_page_on_its_way_was_rewritten() {
+    let rig = Rig::new(64, 64, 8);
+    (0..4).for_each(|page| rig.fill(page, page));
+    let ended = rig.begin();
+    rig.fill(0, 50);
+    rig.set("idle", "all").unwrap();
+    assert_eq!(rig.finish(&ended), Ok(()));
+    assert!(rig.page(0).unwrap() == noise(50, PAGE));
+    assert_eq!(rig.bd_stat(), [3, 0, 4]);
+}
+
+#[test]
+fn a_second_command_and_a_reset_wait_their_turn() {
+    let rig = Rig::new(64, 64, 8);
+    (0..4).for_each(|page| rig.fill(page, page));
+    let ended = rig.begin();
+    assert_eq!(rig.write_back("idle"), Err(WritebackError::Busy));
+    assert_eq!(rig.set("reset", "1"), Err(AttributeError::Busy));
+    assert_eq!(rig.finish(&ended), Ok(()));
+    assert_eq!(rig.set("reset", "1"), Ok(()));
+    assert_eq!((rig.bd_stat(), rig.zram.status().original_bytes, rig.zram.status().used_bytes), ([0, 0, 0], 0, 0));
+    assert_eq!(rig.page(0), Ok(vec![0; PAGE]));
+}
+
+#[test]
+fn a_block_that_is_read_is_not_used_again_before_the_read_ends() {
+    let rig = Rig::new(64, 2, 8);
+    rig.fill(0, 0);
+    rig.set("idle", "all").unwrap();
+    rig.write_back("idle").unwrap();
+    rig.disk.hold.set(true);
+    let (bio, memory) = read(0, 8);
+    let mut reading = std::pin::pin!(call(&*rig.zram, bio));
+    rig.turns();
+    assert_eq!(rig.status_of(Bio::discard(extent(0, 8))), Status::Ok);
+    rig.fill(1, 1);
+    rig.set("idle", "all").unwrap();
+    assert_eq!(rig.write_back("idle"), Err(WritebackError::NoSpace), "the only block is being read");
+    rig.disk.hold.set(false);
+    rig.disk.end_held(0);
+    let status = rig.reactor.run(reading.as_mut()).unwrap().status();
+    assert_eq!(status, Status::Ok);
+    assert!(content(memory) == noise(0, PAGE), "the read sees the page as it was");
+    assert_eq!(rig.write_back("idle"), Ok(()));
+    assert!(rig.page(1).unwrap() == noise(1, PAGE));
+    assert_eq!(rig.page(0), Ok(vec![0; PAGE]));
+}
+
+#[test]
+fn a_block_that_cannot_be_written_keeps_only_its_page_in_memory() {
+    let rig = Rig::new(64, 64, 8);
+    (0..16).for_each(|page| rig.fill(page, page));
+    rig.set("idle", "all").unwrap();
+    rig.set("writeback_limit_enable", "1").unwrap();
+    rig.set("writeback_limit", "100").unwrap();
+    rig.disk.bad_sector.set(Some(5 * 8 + 3));
+    assert_eq!(rig.write_back("idle"), Err(WritebackError::Device));
+    assert_eq!((rig.bd_stat(), rig.zram.status().used_bytes), ([15, 0, 15], 4096));
+    assert_eq!(rig.zram.get("writeback_limit").unwrap(), "85\n", "what was not written is not charged");
+    rig.disk.bad_sector.set(None);
+    (0..16).for_each(|page| assert!(rig.page(page).unwrap() == noise(page, PAGE)));
+    assert_eq!(rig.set("reset", "1"), Ok(()));
+    assert_eq!((rig.bd_stat(), rig.zram.status().used_bytes), ([0, 0, 0], 0));
+}
+
+#[test]
+fn blocks_that_were_damaged_torn_swapped_or_left_over_give_errors() {
+    type Damage = fn(&mut [u8], &[u8]);
+    let damage: [Damage; 4] = [
+        |bytes, _| bytes[PAGE + 77] ^= 4,
+        |bytes, old| bytes[PAGE + 512..2 * PAGE].copy_from_slice(&old[PAGE + 512..2 * PAGE]),
+        |bytes, _| bytes.copy_within(2 * PAGE..3 * PAGE, PAGE),
+        |bytes, old| bytes[PAGE..2 * PAGE].copy_from_slice(&old[PAGE..2 * PAGE]),
+    ];
+    for (number, damage) in damage.iter().enumerate() {
+        let rig = Rig::new(64, 3, 8);
+        let write_back = |stamp: u64| {
+            (0..2).for_each(|page| rig.fill(page, page + stamp));
+            rig.set("idle", "all").unwrap();
+            rig.write_back("idle").unwrap();
+        };
+        write_back(0);
+        let old = rig.disk.bytes.borrow().clone();
+        rig.status_of(Bio::discard(extent(0, 16)));
+        write_back(10);
+        damage(&mut rig.disk.bytes.borrow_mut(), &old);
+        assert_eq!(rig.page(0), Err(Status::IoError), "damage {number}");
+        assert!(rig.page(1).unwrap() == noise(11, PAGE));
+        assert_eq!(rig.status_of(write(1, &[1; 512])), Status::IoError, "a part of a lost page cannot be kept");
+        rig.fill(0, 20);
+        assert!(rig.page(0).unwrap() == noise(20, PAGE));
+    }
+}
+
+#[test]
+fn parts_of_pages_that_are_away_change_with_the_rest_kept() {
+    let rig = Rig::new(64, 64, 8);
+    (0..8).for_each(|page| rig.fill(page, page));
+    let mut model: Vec<u8> = (0..8).flat_map(|page| noise(page, PAGE)).collect();
+    rig.set("idle", "all").unwrap();
+    rig.write_back("idle").unwrap();
+    assert_eq!(rig.status_of(write(3, &noise(70, 30 * 512))), Status::Ok);
+    model[3 * 512..33 * 512].copy_from_slice(&noise(70, 30 * 512));
+    assert_eq!(rig.status_of(Bio::write_zeroes(extent(44, 15))), Status::Ok);
+    model[44 * 512..59 * 512].fill(0);
+    rig.set("idle", "all").unwrap();
+    rig.write_back("idle").unwrap();
+    assert_eq!(rig.zram.status().used_bytes, 0);
+    // Two parts of one page at once, and a whole page over a part.
+    rig.disk.hold.set(true);
+    rig.disk.take_seen();
+    let bios = [write(62, &[1; 512]), write(63, &[2; 512]), write(41, &[3; 512]), write(40, &noise(71, PAGE))];
+    let [mut a, mut b, mut c, d] = bios.map(|bio| Box::pin(call(&*rig.zram, bio)));
+    assert!(rig.reactor.run(d).unwrap().status().is_ok(), "a whole page waits for nothing");
+    rig.turns();
+    rig.disk.hold.set(false);
+    (0..rig.disk.take_seen().len()).for_each(|_| rig.disk.end_held(0));
+    for part in [&mut a, &mut b, &mut c] {
+        assert!(rig.reactor.run(part.as_mut()).unwrap().status().is_ok());
+    }
+    model[62 * 512..63 * 512].fill(1);
+    model[63 * 512..].fill(2);
+    model[40 * 512..48 * 512].copy_from_slice(&noise(71, PAGE));
+    model[41 * 512..42 * 512].fill(3);
+    let (bio, memory) = read(0, 64);
+    assert_eq!(rig.status_of(bio), Status::Ok);
+    assert!(content(memory) == model);
+}
+
+#[test]
+fn ages_mark_what_nobody_asked_for() {
+    let rig = Rig::new(64, 64, 8);
+    (0..4).for_each(|page| rig.fill(page, page));
+    rig.reactor.run(rig.reactor.sleep(std::time::Duration::from_secs(100))).unwrap();
+    rig.page(1).unwrap();
+    assert_eq!(rig.set("idle", "60"), Ok(()));
+    let states = rig.zram.get("block_state").unwrap();
+    let flags: Vec<&str> = states.lines().map(|line| line.split_whitespace().last().unwrap()).collect();
+    assert_eq!(flags, ["..hi..", "..h...", "..hi..", "..hi.."]);
+    assert_eq!(rig.write_back("huge_idle"), Ok(()));
+    assert_eq!(rig.bd_stat(), [3, 0, 3]);
+    assert_eq!(rig.set("idle", "101"), Ok(()));
+    assert_eq!(rig.write_back("page_index=1 page_indexes=3-5"), Ok(()));
+    assert_eq!(rig.bd_stat(), [4, 0, 4]);
+}
+
+#[test]
+fn attributes_speak_as_the_kernel_does() {
+    let rig = Rig::new(256, 64, 8);
+    for (name, text) in [
+        ("disksize", "1048576\n"),
+        ("initstate", "1\n"),
+        ("comp_algorithm", "[lz4] zstd deflate store \n"),
+        ("backing_dev", "disk\n"),
+        ("writeback_batch_size", "32\n"),
+        ("writeback_limit_enable", "0\n"),
+        ("mm_stat", "       0        0        0        0        0        0        0        0        0\n"),
+        ("debug_stat", "version: 1\n       0        0\n"),
+    ] {
+        assert_eq!(rig.zram.get(name).as_deref(), Ok(text), "{name}");
+    }
+    for (name, value, end) in [
+        ("disksize", "0", "(EINVAL)"),
+        ("disksize", "1G", "(EBUSY)"),
+        ("comp_algorithm", "zstd", "(EBUSY)"),
+        ("comp_algorithm", "lzma", "(EINVAL)"),
+        ("backing_dev", "/dev/sdb", "(EBUSY)"),
+        ("mem_used_max", "1", "(EINVAL)"),
+        ("writeback", "sideways", "(EINVAL)"),
+        ("writeback_batch_size", "0", "(EINVAL)"),
+        ("writeback_limit_enable", "2", "(EINVAL)"),
+        ("idle", "some", "(EINVAL)"),
+        ("reset", "0", "(EINVAL)"),
+        ("mm_stat", "1", "(EACCES)"),
+        ("speed", "1", "(ENOENT)"),
+    ] {
+        let error = rig.set(name, value).unwrap_err().to_string();
+        assert!(error.ends_with(end), "{name}: {error}");
+    }
+    for (name, value) in [("mem_used_max", "0"), ("compact", "1"), ("mem_limit", "1M"), ("writeback_batch_size", "4\n")] {
+        assert_eq!(rig.set(name, value), Ok(()), "{name}");
+    }
+    assert_eq!((rig.zram.status().limit_bytes, rig.zram.get("writeback_batch_size").unwrap()), (1 << 20, "4\n".to_owned()));
+    assert!(matches!(rig.zram.get("idle"), Err(AttributeError::OneWay { .. })));
+}

@@ -1,0 +1,231 @@
+//! Writes pages back: gathers them into runs of blocks, many writes in flight, and lets their memory go.
+//!
+//! ```text
+//!   walk ─▶ take a run of blocks ─▶ decompress pages into one buffer ─▶ one write ─┐ up to `depth` of
+//!     ▲                                                                            │ them at once
+//!     └─────────── next ◀── each page: still selected? memory goes : block goes ◀──┘
+//! ```
+//!
+//! 1. A page is marked selected while its write is in flight. Whoever reads, writes or frees it takes
+//!    the mark away, and the page stays in memory (I1 of the folder).
+//! 2. A write that fails is tried again page by page, so that only the pages concerned stay.
+//! 3. One command runs at a time.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use forebay_block::{Bio, Status, call};
+use forebay_reactor::Buffer;
+
+use super::super::Zram;
+use super::super::memory::PAGE;
+use super::super::table::mark;
+use super::blocks::Run;
+use super::fetch::block_sector;
+use super::select::{Selection, Walk};
+use super::{Backing, checksum};
+
+/// Why pages were not written back, or not all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WritebackError {
+    /// There is nowhere to write to.
+    #[error("the disk has no backing device: give it one with backing_dev=DEVICE in its table line (ENODEV)")]
+    NoBacking,
+    /// Words that are none.
+    #[error(
+        "writeback takes idle, huge, huge_idle, incompressible, page_index=N or page_indexes=LO-HI, inside of the disk (EINVAL)"
+    )]
+    Words,
+    /// Another command runs.
+    #[error("pages of this disk are being written back: wait until that is done (EAGAIN)")]
+    Busy,
+    /// The budget is used up, and there is more to write.
+    #[error("the writeback limit is used up: raise writeback_limit, or write 0 to writeback_limit_enable (EIO)")]
+    Limit,
+    /// No block is free.
+    #[error("the backing device is full: discard what is not needed, or use a larger one (ENOSPC)")]
+    NoSpace,
+    /// A write failed.
+    #[error("not every page could be written to the backing device, those are still in memory: look at its log (EIO)")]
+    Device,
+}
+
+/// Pages on their way to a run of blocks.
+pub(in super::super) struct Batch {
+    run: Run,
+    /// Each page with its checksum, block by block.
+    pages: Vec<(u64, u64)>,
+    buffer: Buffer,
+}
+
+/// Resets the mark that a command runs.
+struct Running<'a>(&'a Backing);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.set(false);
+        self.0.ended.raise();
+    }
+}
+
+impl Zram {
+    /// Writes back what `text` selects: `idle`, `huge`, `huge_idle`, `incompressible`, or any number of
+    /// `page_index=N` and `page_indexes=LO-HI`.
+    ///
+    /// # Errors
+    /// [`WritebackError`]; what was written until then is written.
+    pub async fn writeback(&self, text: &str) -> Result<(), WritebackError> {
+        let backing = self.backing.as_ref().ok_or(WritebackError::NoBacking)?;
+        let selection = Selection::parse(text, self.page_count()).ok_or(WritebackError::Words)?;
+        if backing.running.replace(true) {
+            return Err(WritebackError::Busy);
+        }
+        let _running = Running(backing);
+        let mut walk = Walk::new(selection);
+        if backing.limited.get() {
+            walk.limit(&self.pages.borrow().table, backing.limit.get());
+        }
+        let mut result = Ok(());
+        while !self.closed.get() {
+            backing.wait_until(|in_flight| in_flight < backing.depth()).await;
+            match self.gather(backing, &mut walk) {
+                Ok(Some(batch)) => self.start(backing, batch),
+                Ok(None) => break,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+            give_way().await;
+        }
+        backing.wait_until(|in_flight| in_flight == 0).await;
+        if backing.failed.take() {
+            return Err(WritebackError::Device);
+        }
+        if walk.is_limited() { result.and(Err(WritebackError::Limit)) } else { result }
+    }
+
+    fn start(&self, backing: &Backing, batch: Batch) {
+        backing.in_flight.set(backing.in_flight.get() + 1);
+        let this = self.this.upgrade().expect("a disk is held by whoever commands it");
+        self.batches.get().expect("jobs are made with the disk").start((this, batch));
+    }
+
+    /// The next pages to leave, with the blocks that they go to.
+    fn gather(&self, backing: &Backing, walk: &mut Walk) -> Result<Option<Batch>, WritebackError> {
+        let mut pages = self.pages.borrow_mut();
+        let Some(first) = walk.next(&pages.table) else { return Ok(None) };
+        let wanted = if backing.limited.get() { backing.range_pages.min(backing.limit.get()) } else { backing.range_pages };
+        if wanted == 0 {
+            return Err(WritebackError::Limit);
+        }
+        let blocks = pages.blocks.as_mut().expect("a disk with a backing device has its blocks");
+        let run = blocks.take(wanted).ok_or(WritebackError::NoSpace)?;
+        let mut buffer = self.pool.take(usize::try_from(run.count).expect("a run is short") * PAGE);
+        let mut gathered = Vec::with_capacity(usize::try_from(run.count).expect("a run is short"));
+        let (content, _) = buffer.bytes_mut().as_chunks_mut::<PAGE>();
+        let mut next = Some(first);
+        while let Some(page) = next {
+            let place = gathered.len();
+            let block = run.start + place as u64;
+            if pages.copy_to(page, &mut content[place]).is_ok() {
+                pages.table.used_mut(page).set(mark::SELECTED);
+                gathered.push((page, checksum(page, block, &content[place])));
+            } else {
+                backing.failed.set(true);
+            }
+            next = if (gathered.len() as u64) < run.count { walk.next(&pages.table) } else { None };
+        }
+        let used = gathered.len() as u64;
+        let blocks = pages.blocks.as_mut().expect("looked at above");
+        (run.start + used..run.start + run.count).for_each(|block| blocks.give(block));
+        if used == 0 {
+            return Ok(None);
+        }
+        if backing.limited.get() {
+            backing.limit.set(backing.limit.get() - used);
+        }
+        Ok(Some(Batch { run: Run { count: used, ..run }, pages: gathered, buffer }))
+    }
+
+    /// Waits until nothing is written back any more, and lets nothing begin.
+    pub async fn close(&self) {
+        self.closed.set(true);
+        if let Some(backing) = &self.backing {
+            while backing.is_busy() {
+                backing.ended.after(backing.ended.count(), None).await;
+            }
+        }
+    }
+}
+
+impl Backing {
+    async fn wait_until(&self, enough: impl Fn(u32) -> bool) {
+        while !enough(self.in_flight.get()) {
+            self.ended.after(self.ended.count(), None).await;
+        }
+    }
+
+    /// A write of `count` pages was sent and ended well or not.
+    fn account(&self, status: Status, count: u64) {
+        if status.is_ok() {
+            self.writes.set(self.writes.get() + count);
+        } else {
+            self.failed.set(true);
+            if self.limited.get() {
+                self.limit.set(self.limit.get() + count);
+            }
+        }
+    }
+}
+
+/// Writes a batch, and settles each of its pages.
+pub(in super::super) async fn write_batch((zram, batch): (Rc<Zram>, Batch)) {
+    let backing = zram.backing.as_ref().expect("batches are made for the backing device");
+    let status = write(backing, &batch, 0, batch.pages.len()).await;
+    if status.is_ok() || batch.pages.len() == 1 {
+        backing.account(status, batch.pages.len() as u64);
+        settle(&zram, &batch, 0, batch.pages.len(), status);
+    } else {
+        for at in 0..batch.pages.len() {
+            let status = write(backing, &batch, at, 1).await;
+            backing.account(status, 1);
+            settle(&zram, &batch, at, 1, status);
+        }
+    }
+    backing.in_flight.set(backing.in_flight.get() - 1);
+    backing.ended.raise();
+}
+
+async fn write(backing: &Backing, batch: &Batch, at: usize, count: usize) -> Status {
+    let bytes = |pages: usize| u32::try_from(pages * PAGE).expect("a batch is at most 1 MiB");
+    let sector = block_sector(batch.run.start + at as u64);
+    let bio = Bio::write(sector, Rc::clone(batch.buffer.segments()), bytes(at), bytes(count));
+    backing.requests.set(backing.requests.get() + 1);
+    call(&*backing.target, bio).await.status()
+}
+
+fn settle(zram: &Zram, batch: &Batch, at: usize, count: usize, status: Status) {
+    let mut pages = zram.pages.borrow_mut();
+    for (&(page, checksum), block) in batch.pages[at..at + count].iter().zip(batch.run.start + at as u64..) {
+        if status.is_ok() {
+            pages.leave(page, block, checksum);
+        } else {
+            pages.stay(page, block);
+        }
+    }
+}
+
+/// Lets everybody else have a turn.
+async fn give_way() {
+    let mut gave = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut gave, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
