@@ -149,10 +149,11 @@ impl Bio {
     /// Reads into `bytes` of `segments` from byte `skip` on.
     ///
     /// # Panics
-    /// When that range is not inside the segments.
+    /// When that range is not inside the segments, or their memory may not be written.
     #[must_use]
     #[inline]
     pub fn read(sector: Sector, segments: Rc<Segments>, skip: u32, bytes: u32) -> Self {
+        assert!(segments.is_writable(), "a read writes to its payload");
         Self::new(Op::Read, BvecIter::over(sector, &segments, skip, bytes), Some(segments))
     }
 

@@ -21,77 +21,28 @@
 //!   bio.end(forebay_block::Status::Ok);
 //!   ```
 //! - I3: the memory of all segments is owned by the [`Segments`] and lives as long as they do, so
-//!   a forgotten future or bio keeps it alive and frees nothing that a device may still write.
+//!   a forgotten future or bio keeps it alive and frees nothing that a device may still write. Only
+//!   memory that was lent for the length of a call ([`lend_mut`]) has another owner, and that call
+//!   does not return before the last bio has let go of it.
 //! - I4: Rust references into the memory exist only while one owner holds the [`Segments`]
 //!   ([`Segments::bytes_mut`] asks for `&mut`); everything else copies through raw pointers.
 //!
 //! Source: the facts of the kernel's `include/linux/bvec.h` and `Documentation/block/biovecs.rst`.
 #![expect(unsafe_code, reason = "raw memory segments are made and copied here and nowhere else in this crate")]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+mod lend;
+mod memory;
+
 use std::num::NonZeroU32;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
+pub use self::lend::{Source, lend, lend_mut};
+pub use self::memory::{HeapMemory, Memory};
 use crate::unit::{SECTOR_BYTES, SECTOR_SHIFT, Sector};
 
 /// Bits of a byte count that are not whole sectors.
 const SECTOR_MASK: u32 = SECTOR_BYTES - 1;
-
-/// Memory that payload may live in.
-///
-/// # Safety
-/// `base()..base() + len()` must be readable and writable, must not move, and must stay valid until
-/// the value is dropped; no reference to it may exist while the value is shared.
-pub unsafe trait Memory {
-    /// First byte.
-    fn base(&self) -> NonNull<u8>;
-    /// Length, bytes.
-    fn len(&self) -> usize;
-    /// Whether there is nothing in it.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// Plain zeroed heap memory with a chosen alignment: payload where no pool is at hand.
-pub struct HeapMemory {
-    base: NonNull<u8>,
-    layout: Layout,
-}
-
-impl HeapMemory {
-    /// Allocates `bytes` zeroed bytes at a multiple of `align`.
-    ///
-    /// # Panics
-    /// When `bytes` is 0 or `align` is not a power of two.
-    #[must_use]
-    pub fn new(bytes: usize, align: usize) -> Self {
-        assert!(bytes > 0, "payload memory is never empty");
-        let layout = Layout::from_size_align(bytes, align).expect("alignment is a power of two");
-        // SAFETY: the layout has a size above 0, checked above.
-        let raw = unsafe { alloc_zeroed(layout) };
-        let Some(base) = NonNull::new(raw) else { handle_alloc_error(layout) };
-        Self { base, layout }
-    }
-}
-
-impl Drop for HeapMemory {
-    fn drop(&mut self) {
-        // SAFETY: `base` came from `alloc_zeroed` with this very layout and is freed once.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) }
-    }
-}
-
-// SAFETY: the allocation is owned by the value, does not move with it, and is freed in drop.
-unsafe impl Memory for HeapMemory {
-    fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-    fn len(&self) -> usize {
-        self.layout.size()
-    }
-}
 
 /// One segment of payload memory: where it starts and how many bytes it has, never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +99,16 @@ impl std::fmt::Display for SegmentsError {
 
 impl std::error::Error for SegmentsError {}
 
+/// What keeps the memory of a segment array alive.
+enum Keeper {
+    /// The array, which owns one piece of memory.
+    One(Box<dyn Memory>),
+    /// The array, which owns a piece of memory for each segment.
+    Each(#[expect(dead_code, reason = "held, so that the segments stay valid")] Box<[Box<dyn Memory>]>),
+    /// Whoever lent it, for the length of a call.
+    Lender,
+}
+
 /// An immutable array of segments together with the memory they lie in.
 pub struct Segments {
     vecs: Vec<BioVec>,
@@ -157,7 +118,9 @@ pub struct Segments {
     /// Bits set in the address of any segment, or in a length beyond whole sectors, so that
     /// alignment is known without a walk.
     address_bits: usize,
-    memory: Box<dyn Memory>,
+    /// Whether the memory may be written: by reads of a device.
+    writable: bool,
+    keeper: Keeper,
 }
 
 impl Segments {
@@ -174,26 +137,58 @@ impl Segments {
     /// # Errors
     /// [`SegmentsError`] names what is wrong; nothing is built then.
     pub fn ranges(memory: Box<dyn Memory>, ranges: &[(usize, u32)]) -> Result<Rc<Self>, SegmentsError> {
-        if ranges.is_empty() {
+        let mut array = Self::empty(ranges.len());
+        for &(offset, bytes) in ranges {
+            array.add(&*memory, offset, bytes)?;
+        }
+        array.keeper = Keeper::One(memory);
+        array.checked()
+    }
+
+    /// One segment over the first bytes of each piece of memory, as many as stand beside it.
+    ///
+    /// # Errors
+    /// As [`Segments::ranges`].
+    pub fn each(memories: Vec<(Box<dyn Memory>, u32)>) -> Result<Rc<Self>, SegmentsError> {
+        let mut array = Self::empty(memories.len());
+        for (memory, bytes) in &memories {
+            array.add(&**memory, 0, *bytes)?;
+        }
+        array.keeper = Keeper::Each(memories.into_iter().map(|(memory, _)| memory).collect());
+        array.checked()
+    }
+
+    fn empty(room: usize) -> Self {
+        let vecs = Vec::with_capacity(room);
+        Self { vecs, bytes: 0, uniform: 0, address_bits: 0, writable: true, keeper: Keeper::Lender }
+    }
+
+    /// Adds the `bytes` at `offset` of `memory`, which the array must come to keep.
+    fn add(&mut self, memory: &dyn Memory, offset: usize, bytes: u32) -> Result<(), SegmentsError> {
+        let bytes = NonZeroU32::new(bytes).ok_or(SegmentsError::Empty)?;
+        let end = offset.checked_add(bytes.get() as usize).ok_or(SegmentsError::Outside)?;
+        if end > memory.len() {
+            return Err(SegmentsError::Outside);
+        }
+        // SAFETY: `offset` lies inside the memory, checked just above.
+        let base = unsafe { memory.base().add(offset) };
+        self.push(base, bytes)
+    }
+
+    fn push(&mut self, base: NonNull<u8>, bytes: NonZeroU32) -> Result<(), SegmentsError> {
+        let start = self.bytes;
+        self.bytes = start.checked_add(bytes.get()).ok_or(SegmentsError::TooLong)?;
+        self.address_bits |= base.as_ptr() as usize | (bytes.get() & SECTOR_MASK) as usize;
+        self.vecs.push(BioVec { base, bytes, start });
+        Ok(())
+    }
+
+    fn checked(mut self) -> Result<Rc<Self>, SegmentsError> {
+        if self.vecs.is_empty() {
             return Err(SegmentsError::Empty);
         }
-        let mut vecs = Vec::with_capacity(ranges.len());
-        let mut total: u32 = 0;
-        for &(offset, bytes) in ranges {
-            let bytes = NonZeroU32::new(bytes).ok_or(SegmentsError::Empty)?;
-            let end = offset.checked_add(bytes.get() as usize).ok_or(SegmentsError::Outside)?;
-            if end > memory.len() {
-                return Err(SegmentsError::Outside);
-            }
-            let start = total;
-            total = total.checked_add(bytes.get()).ok_or(SegmentsError::TooLong)?;
-            // SAFETY: `offset` lies inside the memory, checked just above.
-            let base = unsafe { memory.base().add(offset) };
-            vecs.push(BioVec { base, bytes, start });
-        }
-        let uniform = uniform_bytes(&vecs);
-        let address_bits = vecs.iter().fold(0, |bits, vec| bits | vec.base() as usize | (vec.bytes() & SECTOR_MASK) as usize);
-        Ok(Rc::new(Self { vecs, bytes: total, uniform, address_bits, memory }))
+        self.uniform = uniform_bytes(&self.vecs);
+        Ok(Rc::new(self))
     }
 
     /// The segments.
@@ -210,18 +205,34 @@ impl Segments {
         self.bytes
     }
 
-    /// The memory that the segments lie in.
+    /// Whether a device may write to the memory. Memory that was lent for a write may only be read.
     #[must_use]
-    pub fn memory(&self) -> &dyn Memory {
-        &*self.memory
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        self.writable
     }
 
     /// All memory as one slice, for an owner that shares the array with nobody (I4).
+    ///
+    /// # Panics
+    /// When the segments lie in several pieces of memory: look at [`Segments::segment_mut`] then.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let Keeper::One(memory) = &self.keeper else { panic!("only an array over one piece of memory is one slice") };
         // SAFETY: `Memory` promises valid memory for its length; `&mut self` means that no bio,
         // device or iterator shares this array, so nothing else touches the bytes meanwhile.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.base().as_ptr(), self.memory.len()) }
+        unsafe { std::slice::from_raw_parts_mut(memory.base().as_ptr(), memory.len()) }
+    }
+
+    /// The bytes of one segment, for an owner that shares the array with nobody (I4); `None` behind
+    /// the last.
+    #[must_use]
+    pub fn segment_mut(&mut self, index: usize) -> Option<&mut [u8]> {
+        let vec = *self.vecs.get(index)?;
+        // SAFETY: the keeper keeps the segment's memory valid; `&mut self` means, as in `bytes_mut`,
+        // that nothing else touches it meanwhile, and that there is one such slice at a time. Lent
+        // arrays are never owned alone: their lender holds them, too.
+        Some(unsafe { std::slice::from_raw_parts_mut(vec.base(), vec.bytes() as usize) })
     }
 
     /// Segment that holds byte `at` of the payload, and the bytes of it before that; the end counts
@@ -244,36 +255,6 @@ fn uniform_bytes(vecs: &[BioVec]) -> u32 {
     let Some(first) = rest.first() else { return last.bytes() };
     let alike = rest.iter().all(|vec| vec.bytes() == first.bytes()) && last.bytes() <= first.bytes();
     if alike { first.bytes() } else { 0 }
-}
-
-/// Where the payload of a new request lies.
-#[derive(Clone, Copy)]
-pub enum Source<'a> {
-    /// In an array that is ready.
-    Prepared(&'a Segments),
-    /// In plain memory: runs of (address, bytes).
-    Plain(&'a [(usize, u32)]),
-}
-
-/// Bytes of a memory page, the largest piece of plain memory that is surely one segment.
-const PAGE_BYTES: usize = 4096;
-
-impl Source<'_> {
-    /// How many segments a request must have of its own: none where it borrows a ready array,
-    /// else one for each page that a run touches. Empty runs count for nothing.
-    #[must_use]
-    pub fn segments_to_own(self) -> usize {
-        match self {
-            Self::Prepared(_) => 0,
-            Self::Plain(runs) => {
-                let pages = |&(address, bytes): &(usize, u32)| match bytes as usize {
-                    0 => 0,
-                    bytes => (address % PAGE_BYTES + bytes).div_ceil(PAGE_BYTES),
-                };
-                runs.iter().map(pages).sum()
-            }
-        }
-    }
 }
 
 /// A cursor was asked to move beyond its end; it stands at the end now.
@@ -422,8 +403,12 @@ pub fn copy_out(segments: &Segments, iter: BvecIter, to: &mut [u8]) -> usize {
 }
 
 /// Copies `from` into the payload from the cursor on; returns the bytes copied.
+///
+/// # Panics
+/// When the memory may not be written, which is a bug of whoever made a read over it.
 #[expect(clippy::must_use_candidate, reason = "called for what it does")]
 pub fn copy_in(segments: &Segments, iter: BvecIter, from: &[u8]) -> usize {
+    assert!(segments.writable, "memory that may only be read is not written");
     let mut at = 0;
     for piece in iter.pieces(segments) {
         let n = (piece.bytes() as usize).min(from.len() - at);
@@ -440,7 +425,11 @@ pub fn copy_in(segments: &Segments, iter: BvecIter, from: &[u8]) -> usize {
 }
 
 /// Fills the payload from the cursor on with zeroes.
+///
+/// # Panics
+/// As [`copy_in`].
 pub fn zero(segments: &Segments, iter: BvecIter) {
+    assert!(segments.writable, "memory that may only be read is not written");
     for piece in iter.pieces(segments) {
         // SAFETY: the piece lies in memory that `segments` keeps alive (I3), unreferenced (I4).
         unsafe { std::ptr::write_bytes(piece.base(), 0, piece.bytes() as usize) };

@@ -120,8 +120,8 @@ struct Core {
     timers: Rc<Timers>,
     now: Rc<Cell<Duration>>,
     ready: Arc<AtomicBool>,
-    /// Whether the future of [`Reactor::run`] was woken; jobs do not take this away.
-    root_woken: Arc<AtomicBool>,
+    /// Wakes the future of [`Reactor::run`]; jobs do not take this away.
+    root: Arc<RootWake>,
     counts: Cell<TurnCounts>,
 }
 
@@ -146,12 +146,12 @@ impl WeakReactor {
 
 struct RootWake {
     ready: Arc<AtomicBool>,
-    root: Arc<AtomicBool>,
+    woken: AtomicBool,
 }
 
 impl Wake for RootWake {
     fn wake(self: Arc<Self>) {
-        self.root.store(true, Ordering::Release);
+        self.woken.store(true, Ordering::Release);
         self.ready.store(true, Ordering::Release);
     }
 }
@@ -179,8 +179,8 @@ impl Reactor {
             tasks,
             timers: Rc::default(),
             now,
+            root: Arc::new(RootWake { ready: Arc::clone(&ready), woken: AtomicBool::new(false) }),
             ready,
-            root_woken: Arc::default(),
             counts: Cell::default(),
         }))
     }
@@ -364,7 +364,7 @@ impl Reactor {
             self.deliver();
             delivered = true;
         }
-        let woken = self.0.ready.load(Ordering::Acquire) || self.0.root_woken.load(Ordering::Acquire);
+        let woken = self.0.ready.load(Ordering::Acquire) || self.0.root.woken.load(Ordering::Acquire);
         let idle = !delivered && self.0.finished.borrow().is_empty() && !woken;
         let wait = if wait && idle { Wait::Until(self.0.timers.next()) } else { Wait::No };
         let in_flight = self.0.requests.borrow().in_flight();
@@ -394,13 +394,11 @@ impl Reactor {
     /// # Errors
     /// When the backend is broken.
     pub fn run<F: Future>(&self, root: F) -> io::Result<F::Output> {
-        let root_woken = Arc::clone(&self.0.root_woken);
-        root_woken.store(true, Ordering::Release);
-        let wake = Arc::new(RootWake { ready: Arc::clone(&self.0.ready), root: root_woken });
-        let waker = Waker::from(Arc::clone(&wake));
+        self.0.root.woken.store(true, Ordering::Release);
+        let waker = Waker::from(Arc::clone(&self.0.root));
         let mut root = pin!(root);
         loop {
-            if wake.root.swap(false, Ordering::AcqRel)
+            if self.0.root.woken.swap(false, Ordering::AcqRel)
                 && let Poll::Ready(output) = root.as_mut().poll(&mut Context::from_waker(&waker))
             {
                 return Ok(output);

@@ -1,5 +1,7 @@
 //! Segments and cursors against a model: the payload as one plain vector of bytes.
 
+use std::io::{IoSlice, IoSliceMut};
+
 use super::*;
 use crate::bio::{Bio, Status};
 use proptest::prelude::*;
@@ -214,9 +216,10 @@ fn behaviour_05_a_request_over_a_prepared_array_owns_no_segments() {
     assert_eq!(Source::Prepared(&segments).segments_to_own(), 0);
     let bio = Bio::write(Sector(0), Rc::clone(&segments), 0, 4608);
     assert!(bio.segments().is_some_and(|borrowed| Rc::ptr_eq(borrowed, &segments)));
-    assert_eq!(Source::Plain(&[(0, 4096)]).segments_to_own(), 1);
-    assert_eq!(Source::Plain(&[(4095, 2)]).segments_to_own(), 2);
-    assert_eq!(Source::Plain(&[(0x1200, 4096), (0x5000, 0), (0x8fff, 1)]).segments_to_own(), 3);
+    let [mut one, mut two] = [[0; 4096], [0; 4096]];
+    assert_eq!(Source::Slices(&[IoSlice::new(&one)]).segments_to_own(), 1);
+    assert_eq!(Source::Slices(&[IoSlice::new(&one), IoSlice::new(&[]), IoSlice::new(&two)]).segments_to_own(), 2);
+    assert_eq!(Source::SlicesMut(&[IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)]).segments_to_own(), 2);
     bio.end(Status::Ok);
 }
 
@@ -265,4 +268,20 @@ fn heap_memory_is_aligned_and_zeroed() {
     let mut segments = Segments::whole(Box::new(memory), 100).unwrap();
     let bytes = Rc::get_mut(&mut segments).unwrap().bytes_mut();
     assert_eq!(bytes, [0; 100]);
+}
+
+#[test]
+fn segments_in_pieces_of_memory_of_their_own_are_written_one_by_one() {
+    let memory = |bytes| Box::new(HeapMemory::new(bytes, 512)) as Box<dyn Memory>;
+    let mut segments = Segments::each(vec![(memory(4096), 512), (memory(512), 512), (memory(1024), 1024)]).unwrap();
+    assert_eq!((segments.bytes(), segments.vecs().len()), (2048, 3));
+    let alone = Rc::get_mut(&mut segments).unwrap();
+    for (index, fill) in [(0, 1), (1, 2), (2, 3)] {
+        alone.segment_mut(index).unwrap().fill(fill);
+    }
+    assert!(alone.segment_mut(3).is_none());
+    let all = bytes_of(&segments, BvecIter::over(Sector(0), &segments, 0, 2048));
+    assert_eq!(all, [vec![1; 512], vec![2; 512], vec![3; 1024]].concat());
+    assert_eq!(Segments::each(Vec::new()).err(), Some(SegmentsError::Empty));
+    assert_eq!(Segments::each(vec![(memory(512), 513)]).err(), Some(SegmentsError::Outside));
 }

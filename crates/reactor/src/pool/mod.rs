@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use forebay_block::{Memory, Segments};
+use forebay_block::{BioVec, Memory, Segments};
 
 pub(crate) use self::region::Mapping;
 pub use self::region::Region;
@@ -94,6 +94,21 @@ unsafe impl Memory for Piece {
     }
     fn len(&self) -> usize {
         self.bytes
+    }
+}
+
+/// A buffer that is the memory of a payload: nobody else holds it, and nobody gets hold of it.
+struct Alone(Buffer);
+
+// SAFETY: the buffer's memory is its piece of a region, which does not move and is kept until the
+// buffer is dropped. `Buffer::into_memory` saw that nobody shares it, and inside of here nobody comes
+// to.
+unsafe impl Memory for Alone {
+    fn base(&self) -> NonNull<u8> {
+        NonNull::new(self.0.only().base()).expect("memory is not at address 0")
+    }
+    fn len(&self) -> usize {
+        self.0.only().bytes() as usize
     }
 }
 
@@ -188,6 +203,23 @@ impl Buffer {
     #[must_use]
     pub fn segments(&self) -> &Rc<Segments> {
         self.segments.as_ref().expect("a buffer holds its memory until it is dropped")
+    }
+
+    /// The one segment that a buffer is.
+    fn only(&self) -> BioVec {
+        *self.segments().vecs().first().expect("an array has a segment")
+    }
+
+    /// Makes the buffer a piece of memory for a payload of several; it goes back to its pool with the
+    /// payload.
+    ///
+    /// # Errors
+    /// The buffer itself, when a bio still holds it: its I/O has not ended.
+    pub fn into_memory(self) -> Result<Box<dyn Memory>, Self> {
+        if Rc::strong_count(self.segments()) > 1 || Rc::weak_count(self.segments()) > 0 {
+            return Err(self);
+        }
+        Ok(Box::new(Alone(self)))
     }
 
     /// The bytes, while no bio shares them.

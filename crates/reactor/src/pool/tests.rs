@@ -134,3 +134,22 @@ fn offered_memory_stays_mapped_as_long_as_the_backend_lives() {
     drop(reactor);
     assert!(mapping.upgrade().is_none(), "and with the backend it goes");
 }
+
+#[test]
+fn a_buffer_becomes_memory_only_while_nobody_shares_it_and_goes_back_with_the_payload() {
+    let pool = BufferPool::default();
+    let shared = pool.take(4096);
+    let bio = Bio::write(Sector(0), Rc::clone(shared.segments()), 0, 4096);
+    let shared = shared.into_memory().err().expect("a bio still has it");
+    drop(bio);
+    let (one, two) = (address(&shared), pool.take(8192));
+    let memories = vec![(shared.into_memory().ok().unwrap(), 512), (two.into_memory().ok().unwrap(), 8192)];
+    let mut payload = Segments::each(memories).unwrap();
+    assert_eq!((payload.vecs()[0].base() as usize, payload.bytes()), (one, 8704));
+    Rc::get_mut(&mut payload).unwrap().segment_mut(1).unwrap().fill(9);
+    assert_eq!(pool.bytes_out(), 4096 + 8192);
+    let bio = Bio::read(Sector(0), payload, 0, 8704);
+    assert_eq!(pool.bytes_out(), 4096 + 8192, "the bio has it");
+    drop(bio);
+    assert_eq!((pool.bytes_out(), address(&pool.take(4096))), (0, one));
+}
