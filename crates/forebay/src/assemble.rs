@@ -115,7 +115,9 @@ impl Assembly<'_> {
                 Rc::new(LogWrites::new(below, log)?)
             }
             TargetText::Zram { options, backing } => self.zram(&reactor, options, backing.as_ref(), row.extent)?,
-            TargetText::Writecache { args, origin, fast } => self.cache(&reactor, args, [origin, fast], row.extent).await?,
+            TargetText::Writecache { args, origin, fast } => {
+                Box::pin(self.cache(&reactor, args, [origin, fast], row.extent)).await?
+            }
         })
     }
 
@@ -178,9 +180,10 @@ impl Assembly<'_> {
             return Err(Trouble::Same(fast_name));
         }
         let options = args.options.clone();
-        let setup = Setup { fast, origin, sectors: extent.count, block_bytes: args.block_bytes, options, extend: true };
+        let side = options.side.as_ref().map(|path| crate::side::side(path, names[0], names[1]));
+        let setup = Setup { fast, origin, sectors: extent.count, block_bytes: args.block_bytes, options, extend: true, side };
         let trouble = |error| Trouble::Cache { fast: fast_name.clone(), origin: origin_name.clone(), error };
-        let cache = Box::pin(cache::open(reactor, self.pool, setup)).await.map_err(trouble)?;
+        let cache = cache::open(reactor, self.pool, setup).await.map_err(trouble)?;
         self.parts.caches.push(OpenCache { extent, origin: origin_name, fast: fast_name, cache: Rc::clone(&cache) });
         Ok(cache)
     }

@@ -38,6 +38,7 @@
 mod assemble;
 mod device;
 mod request;
+mod side;
 mod stack;
 mod status;
 pub mod text;
@@ -50,6 +51,7 @@ pub use forebay_target::stats::OpCounts;
 
 pub use crate::device::{DeviceName, Devices, parse_bytes};
 pub use crate::request::{Command, Disk, DiskError, DiskOptions, Payload, RequestError, Transfer};
+pub use crate::side::{SideFile, known_as};
 pub use crate::stack::{DrainProgress, OpenError, Stack, StackError};
 pub use crate::status::{CacheLayer, CountedLayer, DeviceLayer, StackStatus, ZramLayer};
 pub use crate::text::{TableText, TextError};

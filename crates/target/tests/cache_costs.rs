@@ -34,7 +34,7 @@ impl Disks {
     async fn open(self, reactor: &Reactor, pool: &BufferPool, options: CacheOptions) -> Bed {
         let Self { fast, origin, memory } = self;
         let sectors = origin.sectors();
-        let setup = Setup { fast, origin, sectors, block_bytes: BLOCK, options, extend: true };
+        let setup = Setup { fast, origin, sectors, block_bytes: BLOCK, options, extend: true, side: None };
         let cache = open(reactor, pool, setup).await.unwrap();
         let row = Row { extent: Extent::new(Sector(0), sectors), target: Rc::clone(&cache) as Rc<dyn Target> };
         Bed { table: Table::new(vec![row]).unwrap(), cache, memory }

@@ -72,6 +72,7 @@ fn reads_return_what_was_written_whatever_the_options() {
                 block_bytes,
                 options: options(&mut rng),
                 extend: rng.u32(..4) > 0,
+                side: None,
             };
             let pool = BufferPool::default();
             let run = async {

@@ -40,7 +40,8 @@ fn opening(geometry: &Geometry, metadata: &[u8]) -> (Duration, u64) {
         let fast = Front::new(&reactor, bytes, metadata.to_vec());
         let origin = Front::new(&reactor, bytes * 4, Vec::new());
         let sectors = origin.sectors();
-        let setup = Setup { fast, origin, sectors, block_bytes: BLOCK, options: CacheOptions::default(), extend: true };
+        let setup =
+            Setup { fast, origin, sectors, block_bytes: BLOCK, options: CacheOptions::default(), extend: true, side: None };
         let began = Instant::now();
         let cache = reactor.run(open(&reactor, &pool, setup)).unwrap().unwrap();
         let took = began.elapsed();

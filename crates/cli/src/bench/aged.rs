@@ -119,6 +119,7 @@ async fn side(reactor: &Reactor, pool: &BufferPool, block_bytes: u32) -> Result<
         block_bytes,
         options: CacheOptions { pause_writeback_ms: Some(0), ..CacheOptions::default() },
         extend: true,
+        side: None,
     };
     let cache = open(reactor, pool, setup).await.map_err(failed)?;
     Ok(Side { target: Rc::clone(&cache) as Rc<dyn Target>, cache })

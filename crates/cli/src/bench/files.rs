@@ -81,6 +81,7 @@ pub async fn run(reactor: &Reactor, folder: &Path, bytes: u64, sizes: &[u32]) ->
                 block_bytes,
                 options: CacheOptions::default(),
                 extend: true,
+                side: None,
             };
             let cache = open(reactor, &pool, setup).await.map_err(failed)?;
             ons.push(timed(&(Rc::clone(&cache) as Rc<dyn Target>), &buffers, &sectors).await?);

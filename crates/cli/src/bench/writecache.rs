@@ -189,6 +189,7 @@ impl Bench {
             block_bytes,
             options: CacheOptions::default(),
             extend,
+            side: None,
         };
         open(&self.reactor, &self.pool, setup).await.map_err(failed)
     }

@@ -1,13 +1,18 @@
 //! Opens, disturbs, drains and closes a write cache for a seed.
+//!
+//! A side file never refuses a cache, wherever a crash came: its record is there or is not, whole and at
+//! once, while the disks lose what was not flushed.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_block::{SectorCount, Target};
 use forebay_reactor::{BufferPool, Reactor};
+use forebay_target::cache::disk::side::Name;
 use forebay_target::cache::options::CacheArgs;
-use forebay_target::cache::{Cache, CacheStatus, MessageError, Setup, open};
+use forebay_target::cache::{Cache, CacheStatus, MessageError, Setup, Side, SideStore, open};
 
 use super::swarm::{FAST, ORIGIN, Swarm};
 use crate::run::{Disturbed, Later, Opened, Subject};
@@ -16,11 +21,36 @@ use crate::world::World;
 /// A write cache over the two disks of a seed.
 pub(super) struct CacheSubject {
     swarm: Swarm,
+    side: SideMemory,
+}
+
+/// A side file that survives crashes.
+#[derive(Clone, Default)]
+struct SideMemory(Rc<RefCell<Option<Vec<u8>>>>);
+
+impl SideStore for SideMemory {
+    fn name(&self) -> String {
+        "the side file".to_owned()
+    }
+
+    fn read(&self) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.0.borrow().clone())
+    }
+
+    fn replace(&self, content: &[u8]) -> io::Result<()> {
+        *self.0.borrow_mut() = Some(content.to_vec());
+        Ok(())
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        *self.0.borrow_mut() = None;
+        Ok(())
+    }
 }
 
 impl CacheSubject {
     pub(super) fn new(swarm: Swarm) -> Self {
-        Self { swarm }
+        Self { swarm, side: SideMemory::default() }
     }
 }
 
@@ -32,11 +62,13 @@ impl Subject for CacheSubject {
         let origin = world.disk(reactor, ORIGIN);
         let (reactor, pool, extend) = (reactor.clone(), pool.clone(), swarm.extend);
         let sectors = SectorCount(swarm.sectors as u64);
+        let store = self.side.clone();
+        let side = swarm.side.then(|| Side { store: Rc::new(store), origin: Name::new("origin"), cache: Name::new("fast") });
         let atomic = swarm.words.windows(2).any(|pair| pair[0] == "overwrite" && pair[1] == "new");
         let atomic = atomic.then_some(swarm.block_bytes as usize / 512);
         Box::pin(async move {
             let args = CacheArgs::parse(line.split_whitespace()).map_err(|error| format!("{line}: {error}"))?;
-            let setup = Setup { fast, origin, sectors, block_bytes: args.block_bytes, options: args.options, extend };
+            let setup = Setup { fast, origin, sectors, block_bytes: args.block_bytes, options: args.options, extend, side };
             let cache = Box::pin(open(&reactor, &pool, setup)).await.map_err(|error| error.to_string())?;
             Ok(Rc::new(OpenedCache { cache, reactor, bypassed: Rc::default(), atomic }) as Rc<dyn Opened>)
         })

@@ -29,6 +29,8 @@ pub(super) struct Swarm {
     pub(super) words: Vec<String>,
     /// One request over consecutive slots.
     pub(super) extend: bool,
+    /// A side file beside the cache.
+    pub(super) side: bool,
     pub(super) initial_zeroes: bool,
     pub(super) faults: bool,
     pub(super) load: Load,
@@ -68,6 +70,7 @@ impl Swarm {
             disks: [fast, origin],
             yield_always: rng.bool(),
             early_effect: rng.bool(),
+            side: rng.bool(),
         }
     }
 

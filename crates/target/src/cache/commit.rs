@@ -117,6 +117,8 @@ impl Cache {
             }
             self.work.after(seen, timer.map(|at| self.reactor.sleep_until(at))).await;
         }
+        self.committer_left.set(true);
+        self.round_ended.raise();
     }
 
     /// Whether a round now clears entries: what writeback freed at once, and what is superseded
@@ -275,7 +277,7 @@ impl Cache {
         self.metadata.set(Some(metadata));
     }
 
-    async fn flush_fast(&self) -> Status {
+    pub(super) async fn flush_fast(&self) -> Status {
         call(&*self.fast, Bio::flush()).await.status()
     }
 

@@ -18,6 +18,7 @@
 //! Any error means that the media may hold old or new entries in any mix of sectors; the caller
 //! stops writing then.
 
+use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 
@@ -36,8 +37,38 @@ const CHUNK_BYTES: u64 = 64 << 10;
 /// Metadata writes prepared at the same time, in bytes: what stays in a processor's cache between
 /// being filled and being written, and is still enough to keep a disk busy.
 const BATCH_BYTES: u64 = 256 << 10;
+/// Bytes read by one request when everything is read.
+const PIECE_BYTES: u64 = 1 << 20;
+/// Such requests in flight.
+const PIECES: usize = 4;
 /// Blocks of cache for each remembered unit, so that remembering costs at most 1/4 byte a block.
 const BLOCKS_PER_LINE: u32 = 16_384;
+
+/// Reads the whole metadata area, several requests ahead, and gives it to `each` in order.
+pub(super) async fn read_all(fast: &dyn Target, pool: &BufferPool, geometry: &Geometry, mut each: impl FnMut(&[u8])) -> Status {
+    let bytes = geometry.metadata_bytes();
+    let mut reading: VecDeque<(Call, Buffer, u64)> = VecDeque::new();
+    let (mut next, mut done) = (0, 0);
+    while done < bytes {
+        while next < bytes && reading.len() < PIECES {
+            let length = PIECE_BYTES.min(bytes - next);
+            let buffer = pool.take(usize::try_from(length).expect("a piece is 1 MiB"));
+            let sector = geometry.start_sector() + SectorCount(next / 512);
+            let size = u32::try_from(length).expect("a piece is 1 MiB");
+            let bio = Bio::read(sector, Rc::clone(buffer.segments()), 0, size);
+            reading.push_back((call(fast, bio), buffer, length));
+            next += length;
+        }
+        let (read, mut buffer, length) = reading.pop_front().expect("something is being read until all is done");
+        let status = read.await.status();
+        if !status.is_ok() {
+            return status;
+        }
+        each(&buffer.bytes_mut()[..usize::try_from(length).expect("a piece is 1 MiB")]);
+        done += length;
+    }
+    Status::Ok
+}
 
 /// A change of a run of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

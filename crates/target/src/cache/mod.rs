@@ -46,7 +46,7 @@ use self::writeback::{CopyRun, Quarantine};
 use crate::event::Event;
 use crate::lock::{LockRange, RangeLocks};
 
-pub use self::admin::{CacheStatus, MessageError, OpenError, Setup, open};
+pub use self::admin::{CacheStatus, MessageError, OpenError, Setup, Side, SideStore, open};
 
 /// Reads served at once by one cache; more wait in line.
 const READS_MAX: usize = 256;
@@ -171,6 +171,9 @@ pub struct Cache {
     suspended: Cell<bool>,
     flush_on_suspend: Cell<bool>,
     closed: Cell<bool>,
+    /// The committer has ended: no more metadata is written.
+    committer_left: Cell<bool>,
+    side: Option<Side>,
     waiting: RefCell<VecDeque<Bio>>,
 
     plans: RefCell<Vec<Vec<Planned>>>,

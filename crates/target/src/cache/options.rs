@@ -7,7 +7,7 @@
 //! 1. Defaults, limits, the rules for numbers and the first words of every error are the kernel's.
 //! 2. Option names ignore case and may be repeated; the last one counts. Words behind the counted
 //!    ones are ignored.
-//! 3. Three options are our own, and the kernel refuses a line with them. Their words come on top of
+//! 3. Four options are our own, and the kernel refuses a line with them. Their words come on top of
 //!    the 18 that the kernel allows:
 //!
 //! | Option | Meaning | Default |
@@ -15,6 +15,7 @@
 //! | `overwrite new` or `place` | write a committed block anew, so that groups are atomic, or in place as the kernel does | `place` |
 //! | `order fifo` or `sweep` | write back the oldest blocks first as the kernel does, or stretch by stretch of slots, so that long runs become free | `sweep` |
 //! | `full bypass` or `wait` | what a write does that finds no free block: go to the origin, or wait | `bypass` |
+//! | `side PATH` | keep the identity of both devices and checksums of the metadata in a file | none |
 //!
 //! Units are in the names: sectors of 512 bytes, blocks of the cache, milliseconds, percent.
 //!
@@ -139,6 +140,8 @@ pub struct CacheOptions {
     pub order: Option<Order>,
     /// What a write does that finds no free block.
     pub full: Option<Full>,
+    /// The side file, as written. Whoever opens the cache reads and writes it.
+    pub side: Option<String>,
 }
 
 impl CacheArgs {
@@ -175,7 +178,7 @@ impl CacheArgs {
         let mut line = format!("s {} {} {} {}", escaped(&self.origin), escaped(&self.fast), self.block_bytes, options.len());
         for word in options {
             line.push(' ');
-            line.push_str(&word);
+            line.push_str(&escaped(&word));
         }
         line
     }
@@ -221,6 +224,7 @@ impl CacheOptions {
             "overwrite" => self.overwrite = Some(choice(value, [("new", Overwrite::New), ("place", Overwrite::Place)])?),
             "order" => self.order = Some(choice(value, [("fifo", Order::Fifo), ("sweep", Order::Sweep)])?),
             "full" => self.full = Some(choice(value, [("bypass", Full::Bypass), ("wait", Full::Wait)])?),
+            "side" => self.side = Some(value.to_owned()),
             _ => return None,
         }
         Some(())
@@ -283,6 +287,7 @@ impl CacheOptions {
             ("overwrite", overwrite),
             ("order", order),
             ("full", full),
+            ("side", self.side.clone()),
         ];
         let mut words = Vec::new();
         for (name, value) in given {
@@ -326,7 +331,7 @@ fn own_words(words: &[&str]) -> usize {
 }
 
 fn is_own(name: &str) -> bool {
-    ["overwrite", "order", "full"].contains(&name)
+    ["overwrite", "order", "full", "side"].contains(&name)
 }
 
 fn takes_argument(name: &str) -> bool {

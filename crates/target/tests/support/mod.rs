@@ -3,6 +3,7 @@
 
 pub mod front;
 pub mod rig;
+pub mod side;
 pub mod tape;
 
 use std::cell::RefCell;

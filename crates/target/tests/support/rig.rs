@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use forebay_block::{Bio, Extent, Limits, Op, Sector, SectorCount, Status, Target, call};
 use forebay_reactor::{BufferPool, Reactor};
+use forebay_target::cache::disk::side::Name;
 use forebay_target::cache::disk::{Entry, Geometry, SEQ_FREE, Superblock};
 use forebay_target::cache::index::CacheSlot;
 use forebay_target::cache::options::{CacheOptions, Order};
-use forebay_target::cache::{Cache, CacheStatus, OpenError, Setup, open};
+use forebay_target::cache::{Cache, CacheStatus, OpenError, Setup, Side, SideStore, open};
 use forebay_target::delay::Delay;
 
+use super::side::SideFile;
 use super::tape::{Disk, Step, Tape};
 use super::{MemoryDisk, Platter, platter, reactor};
 
@@ -32,6 +34,7 @@ pub struct Rig {
     pub fast_slowness: Option<Slowness>,
     pub origin_slowness: Option<Slowness>,
     pub extend: bool,
+    pub side: Option<Rc<SideFile>>,
 }
 
 /// One life of the cache, from opening to closing or to the power cut at its end.
@@ -59,6 +62,7 @@ impl Rig {
             fast_slowness: None,
             origin_slowness: None,
             extend: true,
+            side: None,
         }
     }
 
@@ -89,6 +93,11 @@ impl Rig {
             block_bytes: self.block_bytes,
             options: self.options.clone(),
             extend: self.extend,
+            side: self.side.as_ref().map(|file| Side {
+                store: Rc::clone(file) as Rc<dyn SideStore>,
+                origin: Name::new(&file.origin.borrow()),
+                cache: Name::new(&file.cache.borrow()),
+            }),
         };
         let pool = BufferPool::default();
         let life = async {

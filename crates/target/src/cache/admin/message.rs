@@ -76,7 +76,8 @@ impl Cache {
         self.work.raise();
     }
 
-    /// Suspends, and ends the tasks: the last thing done to a cache. Dirty blocks stay in it.
+    /// Suspends, ends the tasks, and records the clean end in the side file: the last thing done to a
+    /// cache. Dirty blocks stay in it.
     pub async fn close(&self) -> Status {
         let status = self.suspend().await;
         self.closed.set(true);
@@ -86,6 +87,9 @@ impl Cache {
         let held = std::mem::take(&mut *self.waiting.borrow_mut());
         for bio in held {
             bio.end(Status::Aborted);
+        }
+        if status.is_ok() {
+            Box::pin(self.record_clean()).await;
         }
         status
     }

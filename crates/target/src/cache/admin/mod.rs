@@ -2,8 +2,10 @@
 
 mod message;
 mod open;
+mod side;
 mod status;
 
 pub use message::MessageError;
 pub use open::{OpenError, Setup, open};
+pub use side::{Side, SideStore};
 pub use status::CacheStatus;

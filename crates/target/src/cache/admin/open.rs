@@ -5,8 +5,10 @@
 //!   first block ─▶ fresh?  ─ yes ─▶ metadata without magic, flush, with magic, flush
 //!                    │ no
 //!                    ▼
-//!   all entries ─▶ damage? ─ yes ─▶ refused, nothing written
+//!   all entries ─▶ damage, or not what the side file says? ─ yes ─▶ refused, nothing written
 //!                    │ no
+//!   what was read is made durable; the side file says "open"
+//!                    ▼
 //!                    ▼
 //!   entries that were never committed or lost to a newer copy are cleared, flush
 //! ```
@@ -17,29 +19,28 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::bio::Call;
 use forebay_block::{Bio, SectorCount, Status, Target, call};
-use forebay_reactor::{Buffer, BufferPool, Reactor};
+use forebay_reactor::{BufferPool, Reactor};
 use thiserror::Error;
 
 use super::super::commit::interval;
 use super::super::disk::entry::{ENTRY_BYTES, clear_entries};
 use super::super::disk::format::{FormatError, Geometry, Media, SUPERBLOCK_BYTES};
 use super::super::disk::recover::{Recovered, Recovery};
+use super::super::disk::side::{Checksums, Mismatch, SideError, SideState};
 use super::super::index::age::AgeQueue;
 use super::super::index::{ExtentMap, FreeSpace, ORIGIN_BLOCKS_MAX};
-use super::super::metadata::{Metadata, Update};
+use super::super::metadata::{Metadata, Update, read_all};
 use super::super::options::{CacheOptions, Full, Order, Overwrite};
 use super::super::state::CacheState;
 use super::super::writeback::{COPIES_MAX, copy_blocks};
 use super::super::{CHANGES_MAX, Cache, Counts, READS_MAX, Settings, serve_change};
+use super::side::{Admission, Side};
 use crate::event::Event;
 use crate::lock::RangeLocks;
 
-/// Bytes of metadata read or written by one request while opening.
+/// Bytes of metadata written by one request while formatting.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Such requests in flight.
-const PIECES: usize = 4;
 /// Blocks in writeback at once where the options do not say: 256 MiB of 4 KiB blocks, the kernel's cap.
 const WRITEBACK_BLOCKS: u32 = 65_536;
 /// After formatting, this much is written again with the magic, as the kernel does.
@@ -59,6 +60,8 @@ pub struct Setup {
     pub options: CacheOptions,
     /// One request over consecutive slots. Off only to measure what that gains.
     pub extend: bool,
+    /// The side file, where there is to be one.
+    pub side: Option<Side>,
 }
 
 /// Why a cache does not open.
@@ -113,6 +116,32 @@ pub enum OpenError {
         /// How far it reaches.
         sectors: u64,
     },
+    /// The side file could not be read or written.
+    #[error("{action} the side file {side} failed: {error}: give another path for it, or leave the option out")]
+    Side {
+        /// Its path.
+        side: String,
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        error: Box<str>,
+    },
+    /// The side file is none.
+    #[error("the side file {side} cannot be used, {problem}: give another path, or delete it if it was made for this cache")]
+    SideContent {
+        /// Its path.
+        side: String,
+        /// What it is instead.
+        problem: SideError,
+    },
+    /// The devices are not those that the side file knows.
+    #[error("{}", mismatch.sentence(side))]
+    SideMismatch {
+        /// Its path.
+        side: String,
+        /// How they differ.
+        mismatch: Box<Mismatch>,
+    },
 }
 
 /// Opens the cache of `setup`, formatting a fresh device and mending what a crash left behind.
@@ -124,8 +153,9 @@ pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<
     Box::pin(open_here(reactor, pool, setup)).await
 }
 
-async fn open_here(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<Rc<Cache>, OpenError> {
+async fn open_here(reactor: &Reactor, pool: &BufferPool, mut setup: Setup) -> Result<Rc<Cache>, OpenError> {
     check(&setup)?;
+    let side = setup.side.take();
     let fast = &*setup.fast;
     let start = setup.options.start_sector();
     let logical = u64::from(fast.limits().logical_bytes);
@@ -134,11 +164,12 @@ async fn open_here(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result
     superblock.copy_from_slice(&first[..SUPERBLOCK_BYTES]);
     let (geometry, recovered, seq) = match Media::read(&superblock, fast.sectors().to_bytes(), start, setup.block_bytes)? {
         Media::Fresh(geometry) => {
+            admission(side.as_ref(), &setup, &geometry).map_or(Ok(()), |admission| admission.fresh())?;
             format(fast, pool, &geometry).await?;
             (geometry, None, 0)
         }
         Media::Formatted(geometry, superblock) => {
-            let recovered = recover(fast, pool, &geometry, superblock.seq_count, setup.sectors).await?;
+            let recovered = admit(side.as_ref(), &setup, pool, &geometry, superblock.seq_count).await?;
             (geometry, Some(recovered), superblock.seq_count)
         }
     };
@@ -149,11 +180,10 @@ async fn open_here(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result
         None => (ExtentMap::new(), FreeSpace::new(geometry.blocks())),
         Some(recovered) => {
             mend(fast, &mut metadata, &recovered).await?;
-            warn_of_identity(recovered.map.used_blocks());
             (recovered.map, recovered.free)
         }
     };
-    let cache = build(reactor, pool, &setup, geometry, CacheState::new(map, free, seq));
+    let cache = build(reactor, pool, &setup, side, geometry, CacheState::new(map, free, seq));
     cache.metadata.set(Some(metadata));
     start_tasks(&cache);
     Ok(cache)
@@ -242,37 +272,57 @@ async fn flush(fast: &dyn Target, what: &'static str) -> Result<(), OpenError> {
     if call(fast, Bio::flush()).await.status().is_ok() { Ok(()) } else { Err(OpenError::Device { what }) }
 }
 
-/// Reads all entries, several requests ahead.
+fn admission<'a>(side: Option<&'a Side>, setup: &Setup, geometry: &'a Geometry) -> Option<Admission<'a>> {
+    side.map(|side| Admission { side, geometry, origin_sectors: setup.origin.sectors() })
+}
+
+/// Reads all entries of a cache and holds them against the side file. What a killed process wrote may be
+/// read already without being durable, so all of it is made durable before anything is written: or an
+/// entry could be cleared that lost to one which a power cut then takes away, and a slot that looks free
+/// could be given away while its entry still counts.
+async fn admit(
+    side: Option<&Side>,
+    setup: &Setup,
+    pool: &BufferPool,
+    geometry: &Geometry,
+    seq: u64,
+) -> Result<Recovered, OpenError> {
+    let record = side.map(Side::load).transpose()?.flatten();
+    let was_clean = record.as_ref().is_some_and(|record| record.state != SideState::Open);
+    let mut checksums = was_clean.then(|| Checksums::new(geometry.blocks()));
+    let recovered = recover(&*setup.fast, pool, geometry, seq, setup.sectors, checksums.as_mut()).await?;
+    let dirty = recovered.map.used_blocks();
+    let admission = admission(side, setup, geometry);
+    match (&admission, &record) {
+        (Some(admission), Some(record)) => {
+            admission.judge(record, seq, dirty, &checksums.map(Checksums::finish).unwrap_or_default())?;
+        }
+        _ => warn_of_identity(dirty, side.is_some()),
+    }
+    flush(&*setup.fast, "making durable what a killed process wrote").await?;
+    admission.map_or(Ok(()), |admission| admission.begin(seq, dirty))?;
+    Ok(recovered)
+}
+
+/// Reads all entries.
 async fn recover(
     fast: &dyn Target,
     pool: &BufferPool,
     geometry: &Geometry,
     seq: u64,
     sectors: SectorCount,
+    mut checksums: Option<&mut Checksums>,
 ) -> Result<Recovered, OpenError> {
     let mut recovery = Recovery::new(geometry, seq, sectors);
-    let bytes = geometry.metadata_bytes();
-    let mut reading: std::collections::VecDeque<(Call, Buffer, u64)> = std::collections::VecDeque::new();
-    let mut next = 0;
-    let mut done = 0;
-    while done < bytes {
-        while next < bytes && reading.len() < PIECES {
-            let length = PIECE_BYTES.min(bytes - next);
-            let buffer = pool.take(usize::try_from(length).expect("a piece is 1 MiB"));
-            let sector = geometry.start_sector() + SectorCount(next / 512);
-            let size = u32::try_from(length).expect("a piece is 1 MiB");
-            let bio = Bio::read(sector, Rc::clone(buffer.segments()), 0, size);
-            reading.push_back((call(fast, bio), buffer, length));
-            next += length;
+    let mut front = SUPERBLOCK_BYTES;
+    let each = |bytes: &[u8]| {
+        recovery.feed(&bytes[std::mem::take(&mut front)..]);
+        if let Some(checksums) = &mut checksums {
+            checksums.feed(bytes);
         }
-        let (read, mut buffer, length) = reading.pop_front().expect("something is being read until all is done");
-        let status = read.await.status();
-        if !status.is_ok() {
-            return Err(OpenError::Device { what: "reading the metadata" });
-        }
-        let content = &buffer.bytes_mut()[..usize::try_from(length).expect("a piece is 1 MiB")];
-        recovery.feed(if done == 0 { &content[SUPERBLOCK_BYTES..] } else { content });
-        done += length;
+    };
+    if !read_all(fast, pool, geometry, each).await.is_ok() {
+        return Err(OpenError::Device { what: "reading the metadata" });
     }
     let recovered = recovery.finish();
     if recovered.origin_needed > sectors {
@@ -284,19 +334,15 @@ async fn recover(
     Ok(recovered)
 }
 
-/// Clears what was never committed or lost to a newer copy, before anything else is written. What a
-/// killed process wrote may be read already without being durable, so all of it is made durable
-/// first: or an entry could be cleared that lost to one which a power cut then takes away, and a slot
-/// that looks free could be given away while its entry still counts.
+/// Clears what was never committed or lost to a newer copy, before anything else is written.
 async fn mend(fast: &dyn Target, metadata: &mut Metadata, recovered: &Recovered) -> Result<(), OpenError> {
     if recovered.ties > 0 {
         tracing::warn!("write cache: {} blocks had two identical entries; the one in the higher slot holds", recovered.ties);
     }
-    let what = "clearing entries that a crash left";
-    flush(fast, what).await?;
     if recovered.clear.is_empty() {
         return Ok(());
     }
+    let what = "clearing entries that a crash left";
     let mut updates: Vec<Update> = Vec::new();
     for &run in &recovered.clear {
         metadata.push_update(&mut updates, run, None);
@@ -307,12 +353,14 @@ async fn mend(fast: &dyn Target, metadata: &mut Metadata, recovered: &Recovered)
     flush(fast, what).await
 }
 
-/// Says what the format cannot tell.
-fn warn_of_identity(dirty: u64) {
+/// Says what the format cannot tell, where no side file does.
+fn warn_of_identity(dirty: u64, recorded_now: bool) {
     if dirty > 0 {
+        let advice =
+            if recorded_now { "the side file records it from now on" } else { "the option `side PATH` keeps a record of it" };
         tracing::warn!(
             "write cache: {dirty} dirty blocks were found; the format does not record which origin they belong to, so only its \
-             size was checked: make sure that this is the right one"
+             size was checked: make sure that this is the right one ({advice})"
         );
     }
 }
@@ -338,7 +386,14 @@ fn settings(setup: &Setup, geometry: &Geometry) -> Settings {
     }
 }
 
-fn build(reactor: &Reactor, pool: &BufferPool, setup: &Setup, geometry: Geometry, state: CacheState) -> Rc<Cache> {
+fn build(
+    reactor: &Reactor,
+    pool: &BufferPool,
+    setup: &Setup,
+    side: Option<Side>,
+    geometry: Geometry,
+    state: CacheState,
+) -> Rc<Cache> {
     let settings = settings(setup, &geometry);
     let by_age = settings.order == Order::Fifo || settings.max_age.is_some();
     // Without a highest age only the order counts.
@@ -403,6 +458,8 @@ fn build(reactor: &Reactor, pool: &BufferPool, setup: &Setup, geometry: Geometry
         suspended: Cell::new(false),
         flush_on_suspend: Cell::new(setup.options.cleaner),
         closed: Cell::new(false),
+        committer_left: Cell::new(false),
+        side,
         waiting: RefCell::default(),
         plans: RefCell::default(),
         spare_runs: RefCell::default(),

@@ -54,6 +54,17 @@ fn names_with_white_space_are_escaped_in_the_table() {
 }
 
 #[test]
+fn the_side_file_is_any_path_and_keeps_its_case() {
+    let args = CacheArgs::parse(["s", "o", "f", "4096", "2", "Side", "My Caches/a.side"]).unwrap();
+    assert_eq!(args.options.side.as_deref(), Some("My Caches/a.side"));
+    assert_eq!(args.to_table(), "s o f 4096 2 side My\\ Caches/a.side");
+    assert_eq!(refusal("s o f 4096 1 side"), "Invalid optional argument: side has no value");
+    let full = "start_sector 0 high_watermark 60 low_watermark 50 writeback_jobs 10 autocommit_blocks 100 autocommit_time 200 \
+                max_age 5000 cleaner metadata_only pause_writeback 0 side a";
+    assert_eq!(options(full).unwrap().side.as_deref(), Some("a"), "its words come on top of the kernel's 18");
+}
+
+#[test]
 fn missing_words_and_unknown_modes_are_bad_arguments() {
     for line in ["", "s", "s o", "s o f", "x o f 4096 0", "ss o f 4096 0"] {
         assert!(refusal(line).starts_with("Bad arguments"), "{line}");
@@ -123,7 +134,7 @@ fn values_within_the_limits_are_taken_and_others_refused() {
 
 #[test]
 fn unknown_options_and_those_of_persistent_memory_are_refused() {
-    for words in ["fua", "nofua", "writeback", "cleaner nothing", "overwrite maybe", "order", "full on", "side /a"] {
+    for words in ["fua", "nofua", "writeback", "cleaner nothing", "overwrite maybe", "order", "full on", "beside /a"] {
         let error = options(words).unwrap_err().to_string();
         assert!(error.starts_with("Invalid optional argument"), "{words}: {error}");
     }
