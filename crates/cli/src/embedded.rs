@@ -20,8 +20,9 @@ pub const SOCKET: &str = "forebay-data/nbd.sock";
 pub const CONTROL: &str = "forebay-data/control.sock";
 /// Its name, and that of any device without another.
 pub const NAME: &str = "disk";
-/// Its table: 4096-byte cache blocks, no options.
-pub const TABLE: &str = "0 2097152 writecache s forebay-data/origin.img forebay-data/cache.img 4096 0";
+/// Its table: 4096-byte cache blocks, and a side file where the commands for a cache look for it.
+pub const TABLE: &str =
+    "0 2097152 writecache s forebay-data/origin.img forebay-data/cache.img 4096 2 side forebay-data/cache.img.side";
 
 /// Makes the folder and the two files in it where they are missing.
 ///

@@ -356,6 +356,9 @@ pub struct CachePlace {
     /// Sectors of 512 bytes in front of the cache
     #[arg(long, value_name = "SECTORS", default_value_t = 0)]
     pub start_sector: u64,
+    /// Its side file; CACHE.side where there is one
+    #[arg(long, value_name = "PATH")]
+    pub side: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

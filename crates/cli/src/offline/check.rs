@@ -4,19 +4,21 @@
 //! |---|---|---|
 //! | clean | 0 | every entry is free or the one committed copy of its block; or there is no cache yet |
 //! | repairable | 1 | a crash left entries that were never committed, or older copies: the next opening clears them |
-//! | damaged | 2 | it is no cache, the superblock or an entry cannot be true, or the origin is too small: nothing opens it |
+//! | damaged | 2 | it is no cache, the superblock or an entry cannot be true, the origin is too small, or the side file does not know the cache: nothing opens it |
 //! | – | 2 | a file cannot be opened or read, with a sentence on standard error: it may be damaged |
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use forebay::block::{SectorCount, Target};
-use forebay::{BufferPool, Reactor};
-use forebay_target::cache::disk::{Damage, Flaw, Recovered, Recovery};
+use forebay::{BufferPool, Reactor, known_as};
+use forebay_target::cache::disk::side::{Checksums, Found as Present, Mismatch, Record};
+use forebay_target::cache::disk::{Damage, Flaw, Recovered, Recovery, SUPERBLOCK_BYTES};
 use serde::Serialize;
 
 use super::media::{CacheFile, Found, look};
-use super::{open, run};
+use super::side::{Beside, SideReport};
+use super::{open, run, side};
 use crate::failure::{Failure, Outcome, say};
 use crate::figures;
 use crate::flags::CheckFlags;
@@ -69,12 +71,14 @@ struct CheckReport {
     equal_entries: u64,
     /// The smallest origin that everything fits on.
     origin_sectors_needed: u64,
+    /// The side file, where there is one.
+    side: Option<SideReport>,
 }
 
 /// Checks a cache.
 pub fn check(flags: &CheckFlags) -> Outcome {
     let checked = run(async |reactor, pool| {
-        let report = examine(reactor, pool, flags).await?;
+        let report = Box::pin(examine(reactor, pool, flags)).await?;
         if flags.place.json {
             say(&format!("{}\n", serde_json::to_string(&report).expect("a report has only names that JSON knows")))?;
         } else {
@@ -92,11 +96,56 @@ pub fn check(flags: &CheckFlags) -> Outcome {
 async fn examine(reactor: &Reactor, pool: &BufferPool, flags: &CheckFlags) -> Result<CheckReport, Failure> {
     let origin = flags.origin.as_ref().map(|path| open(reactor, path)).transpose().map_err(|error| Failure::of(&error))?;
     let origin_sectors = origin.map(|origin| origin.sectors());
-    Ok(match look(reactor, pool, &flags.place.cache, flags.place.start_sector).await? {
-        Found::Fresh => plain(Verdict::Clean, "there is no cache yet: the first block is zeroes".to_owned()),
+    let side = side::read(&flags.place)?;
+    let name = known_as(&flags.place.cache);
+    let mut report = match look(reactor, pool, &flags.place.cache, flags.place.start_sector).await? {
+        Found::Fresh => {
+            let mut report = plain(Verdict::Clean, "there is no cache yet: the first block is zeroes".to_owned());
+            if let Some(side) = &side {
+                report.hold_against(side, |record| record.judge_fresh(&name).map(|()| None));
+            }
+            report
+        }
         Found::Damaged(error) => plain(Verdict::Damaged, format!("it is not a cache, or its superblock is damaged: {error}")),
-        Found::Cache(cache) => judge(&cache, &recover(&cache, origin_sectors).await?, origin_sectors),
-    })
+        Found::Cache(cache) => {
+            let (recovered, checksums) = recover(&cache, origin_sectors).await?;
+            let mut report = judge(&cache, &recovered, origin_sectors);
+            let origin_name = flags.origin.as_deref().map(known_as);
+            let found = Present {
+                geometry: cache.geometry,
+                seq_count: cache.superblock.seq_count,
+                dirty_blocks: recovered.map.used_blocks(),
+                checksums: &checksums,
+                cache: &name,
+                origin: origin_name.as_ref().zip(origin_sectors),
+            };
+            if let Some(side) = &side {
+                report.hold_against(side, |record| record.judge(&found));
+            }
+            report
+        }
+    };
+    report.side = side.map(|side| side.report());
+    Ok(report)
+}
+
+impl CheckReport {
+    /// Adds what a side file says against the cache.
+    fn hold_against(&mut self, side: &Beside, verdict: impl FnOnce(&Record) -> Result<Option<Mismatch>, Mismatch>) {
+        let finding = match side.record.as_ref().map(verdict) {
+            Ok(Ok(None)) => return,
+            Ok(Ok(Some(harmless))) => format!("{}; no dirty block depends on that", harmless.difference(&side.path)),
+            Ok(Err(mismatch)) => {
+                self.verdict = Verdict::Damaged;
+                mismatch.sentence(&side.path)
+            }
+            Err(problem) => {
+                self.verdict = Verdict::Damaged;
+                format!("the side file {} cannot be used, {problem}: delete it if it was made for this cache", side.path)
+            }
+        };
+        self.findings.push(finding);
+    }
 }
 
 /// A report about something without entries.
@@ -112,20 +161,25 @@ fn plain(verdict: Verdict, finding: String) -> CheckReport {
         damaged_entries: 0,
         equal_entries: 0,
         origin_sectors_needed: 0,
+        side: None,
     }
 }
 
-async fn recover(cache: &CacheFile, origin: Option<SectorCount>) -> Result<Recovered, Failure> {
+/// Reads all metadata: what they say, and their checksums.
+async fn recover(cache: &CacheFile, origin: Option<SectorCount>) -> Result<(Recovered, Vec<u32>), Failure> {
     // Without an origin, whatever can be a block at all is one.
     let sectors = origin.unwrap_or(SectorCount(u64::MAX >> 1));
     let mut recovery = Recovery::new(&cache.geometry, cache.superblock.seq_count, sectors);
+    let mut checksums = Checksums::new(cache.geometry.blocks());
+    let mut front = SUPERBLOCK_BYTES;
     cache
-        .entries(|entries| {
-            recovery.feed(entries);
+        .metadata(|bytes| {
+            checksums.feed(bytes);
+            recovery.feed(bytes.get(std::mem::take(&mut front)..).unwrap_or_default());
             Ok(())
         })
         .await?;
-    Ok(recovery.finish())
+    Ok((recovery.finish(), checksums.finish()))
 }
 
 fn judge(cache: &CacheFile, recovered: &Recovered, origin: Option<SectorCount>) -> CheckReport {
@@ -166,6 +220,7 @@ fn judge(cache: &CacheFile, recovered: &Recovered, origin: Option<SectorCount>) 
         damaged_entries: recovered.damaged,
         equal_entries: recovered.ties,
         origin_sectors_needed: recovered.origin_needed.0,
+        side: None,
     }
 }
 
@@ -217,6 +272,9 @@ fn people(path: &Path, report: &CheckReport) -> String {
         let of = figures::bytes(report.block_bytes.into());
         let (blocks, of_them) = (figures::blocks(report.blocks), figures::count(report.dirty_blocks));
         text = format!("{text}  {blocks} of {of}, {of_them} of them dirty ({dirty})\n");
+    }
+    if let Some(side) = &report.side {
+        text = format!("{text}  {}\n", side.line());
     }
     text
 }

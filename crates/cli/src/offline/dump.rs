@@ -7,7 +7,8 @@ use forebay_target::cache::disk::{ENTRY_BYTES, Entry, Geometry, SEQ_FREE};
 use serde::Serialize;
 
 use super::media::{CacheFile, Found, look, not_a_cache};
-use super::run;
+use super::side::SideReport;
+use super::{run, side};
 use crate::failure::{Failure, Outcome, say};
 use crate::figures;
 use crate::flags::DumpFlags;
@@ -92,11 +93,13 @@ pub fn dump(flags: &DumpFlags) -> Outcome {
     run(async |reactor, pool| {
         let name = place.cache.display();
         match look(reactor, pool, &place.cache, place.start_sector).await? {
-            Found::Fresh if place.json => say("{\"geometry\":null,\"ranges\":[]}\n")?,
+            Found::Fresh if place.json => say("{\"geometry\":null,\"side\":null,\"ranges\":[]}\n")?,
             Found::Fresh => say(&format!("{name} holds no cache yet: its first block is zeroes\n"))?,
             Found::Damaged(error) => return Err(not_a_cache(&name, &error)),
-            Found::Cache(cache) if place.json => json(&cache).await?,
-            Found::Cache(cache) => people(&cache).await?,
+            Found::Cache(cache) => {
+                let side = side::read(place)?.map(|side| side.report());
+                if place.json { json(&cache, side).await? } else { people(&cache, side).await? }
+            }
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -116,7 +119,7 @@ async fn ranges(cache: &CacheFile, mut show: impl FnMut(Range) -> Result<(), Fai
 /// Bytes gathered before they are printed.
 const PRINT_BYTES: usize = 64 << 10;
 
-async fn json(cache: &CacheFile) -> Result<(), Failure> {
+async fn json(cache: &CacheFile, side: Option<SideReport>) -> Result<(), Failure> {
     let geometry = &cache.geometry;
     let report = GeometryReport {
         start_sector: geometry.start_sector().0,
@@ -127,7 +130,8 @@ async fn json(cache: &CacheFile) -> Result<(), Failure> {
         sequence: cache.superblock.seq_count,
     };
     let geometry = serde_json::to_string(&report).expect("a report has only names that JSON knows");
-    let mut text = format!("{{\"geometry\":{geometry},\"ranges\":[");
+    let side = serde_json::to_string(&side).expect("a report has only names that JSON knows");
+    let mut text = format!("{{\"geometry\":{geometry},\"side\":{side},\"ranges\":[");
     let mut comma = "";
     ranges(cache, |range| {
         text.push_str(comma);
@@ -140,7 +144,7 @@ async fn json(cache: &CacheFile) -> Result<(), Failure> {
     say(&text)
 }
 
-async fn people(cache: &CacheFile) -> Result<(), Failure> {
+async fn people(cache: &CacheFile, side: Option<SideReport>) -> Result<(), Failure> {
     let geometry = &cache.geometry;
     let mut text = format!(
         "{} of {} from sector {}: {} of metadata, {} in all, sequence {}\n",
@@ -151,6 +155,9 @@ async fn people(cache: &CacheFile) -> Result<(), Failure> {
         figures::bytes(geometry.cache_bytes()),
         cache.superblock.seq_count,
     );
+    if let Some(side) = side {
+        writeln!(text, "{}", side.line()).expect("writing to a string does not fail");
+    }
     ranges(cache, |range| {
         writeln!(text, "{}", line(&range)).expect("writing to a string does not fail");
         print_when_long(&mut text)

@@ -13,7 +13,7 @@ use forebay::cache::options::{CacheArgs, CacheOptions};
 use forebay::{DeviceName, Devices, DrainProgress, FileOptions, Stack, TableText};
 
 use super::media::{Found, look, not_a_cache};
-use super::{LOCK_WAIT, open, run};
+use super::{LOCK_WAIT, open, run, side};
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::FlushFlags;
 use crate::serve::progress_line;
@@ -52,7 +52,8 @@ pub fn flush(flags: &FlushFlags) -> Outcome {
 
 /// The table of the cached device: the whole origin, in whole blocks.
 fn table_of(flags: &FlushFlags, block_bytes: u32, origin: SectorCount) -> Result<TableText, Failure> {
-    let options = CacheOptions { start_sector: Some(flags.place.start_sector), ..CacheOptions::default() };
+    let side = side::path(&flags.place).map(|path| utf8(&path).map(str::to_owned)).transpose()?;
+    let options = CacheOptions { start_sector: Some(flags.place.start_sector), side, ..CacheOptions::default() };
     let (origin_word, fast) = (word(&flags.origin)?, word(&flags.place.cache)?);
     let args = CacheArgs { origin: origin_word, fast, block_bytes, options };
     let sectors = origin.0 - origin.0 % u64::from(block_bytes / 512);
@@ -67,12 +68,15 @@ fn line(sectors: u64, args: &CacheArgs) -> String {
 
 /// A path as a word of a table.
 fn word(path: &Path) -> Result<String, Failure> {
-    let text =
-        path.to_str().ok_or_else(|| Failure::Usage(format!("{} is not UTF-8: give another name to it", path.display())))?;
+    let text = utf8(path)?;
     let plain = matches!(DeviceName::parse(text), Some(DeviceName::File(_)));
     // Words like ram:1M mean something else in a table.
     let front = if plain { "" } else { "./" };
     Ok(format!("{front}{text}"))
+}
+
+fn utf8(path: &Path) -> Result<&str, Failure> {
+    path.to_str().ok_or_else(|| Failure::Usage(format!("{} is not UTF-8: give another name to it", path.display())))
 }
 
 async fn drain(stack: &Stack, json: bool) -> Result<(), Failure> {

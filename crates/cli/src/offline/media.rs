@@ -107,6 +107,15 @@ impl CacheFile {
     /// # Errors
     /// When the device cannot be read, or `each` says so.
     pub(super) async fn entries(&self, mut each: impl FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
+        let mut front = SUPERBLOCK_BYTES;
+        self.metadata(|bytes| each(bytes.get(std::mem::take(&mut front)..).unwrap_or_default())).await
+    }
+
+    /// Reads the superblock and all entries, as they lie there.
+    ///
+    /// # Errors
+    /// When the device cannot be read, or `each` says so.
+    pub(super) async fn metadata(&self, mut each: impl FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
         let end = SUPERBLOCK_BYTES as u64 + u64::from(self.geometry.blocks()) * ENTRY_BYTES as u64;
         let unit = u64::from(self.device.limits().logical_bytes);
         let end_of_reads = end.next_multiple_of(unit);
@@ -115,9 +124,8 @@ impl CacheFile {
             let bytes = PIECE_BYTES.min(end_of_reads - at);
             let sector = self.geometry.start_sector().0 + at / 512;
             let piece = read(&self.device, &self.pool, &self.path, sector, bytes).await?;
-            let from = if at == 0 { SUPERBLOCK_BYTES } else { 0 };
             let to = usize::try_from(bytes.min(end - at)).expect("a piece is 1 MiB");
-            each(piece.get(from..to).unwrap_or_default())?;
+            each(piece.get(..to).unwrap_or_default())?;
             at += bytes;
         }
         Ok(())

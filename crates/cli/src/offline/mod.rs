@@ -7,11 +7,14 @@
 //!
 //! 1. Dump and check change nothing, and refuse a cache that a server has open.
 //! 2. The block size comes from the superblock.
+//! 3. A side file is looked for beside the cache where none is named. Dump and check only read it; flush
+//!    uses it as a server does.
 
 mod check;
 mod dump;
 mod flush;
 mod media;
+mod side;
 
 use std::path::Path;
 use std::rc::Rc;
