@@ -5,10 +5,14 @@
 //! Laws: nothing panics, a superblock never claims more than the device holds, the cut changes nothing,
 //! every slot is either free or holds one block of the origin, the slots to clear are free, and
 //! recovery of what recovery leaves finds the same again with nothing to clear.
+//!
+//! The input is read as a side file, too, as it is and with a right checksum behind it: what is read is
+//! what encoding gives, and what it says of the cache can be told.
 #![no_main]
 
 use forebay_block::SectorCount;
 use forebay_target::cache::disk::entry::clear_entries;
+use forebay_target::cache::disk::side::{Checksums, Found, Record, seal};
 use forebay_target::cache::disk::{ENTRY_BYTES, Geometry, Media, Recovered, Recovery, SUPERBLOCK_BYTES};
 use forebay_target::cache::index::{CachedExtent, OriginBlock};
 use libfuzzer_sys::fuzz_target;
@@ -45,7 +49,40 @@ fn check(geometry: &Geometry, origin: SectorCount, recovered: &Recovered) {
     assert!(recovered.damage.len() as u64 <= recovered.damaged);
 }
 
+/// Reads a side file with and without a right checksum; the record, where it is one.
+fn side_file(data: &[u8]) -> Option<Record> {
+    let mut sealed = data.to_vec();
+    seal(&mut sealed);
+    let mut last = None;
+    for bytes in [data, &sealed] {
+        if let Ok(record) = Record::decode(bytes) {
+            assert_eq!(record.encode(), bytes);
+            last = Some(record);
+        }
+    }
+    last
+}
+
+fn judge(record: &Record, geometry: &Geometry, seq_count: u64, dirty_blocks: u64) {
+    let mut checksums = Checksums::new(geometry.blocks());
+    checksums.feed(&vec![0; SUPERBLOCK_BYTES + ENTRY_BYTES * geometry.blocks() as usize]);
+    let checksums = checksums.finish();
+    let origin = Some((&record.origin, record.origin_sectors));
+    let found = Found { geometry: *geometry, seq_count, dirty_blocks, checksums: &checksums, cache: &record.cache, origin };
+    if let Ok(Some(mismatch)) | Err(mismatch) = record.judge(&found) {
+        assert!(mismatch.sentence("a side file").contains("a side file"));
+    }
+}
+
 fuzz_target!(|data: &[u8]| {
+    if let Some(record) = side_file(data) {
+        let metadata = (64 + 16 * u64::from(record.blocks)).next_multiple_of(record.block_bytes.into());
+        let bytes = metadata + u64::from(record.blocks) * u64::from(record.block_bytes);
+        if let (true, Ok(geometry)) = (record.blocks < 1 << 16, Geometry::for_device(bytes, 0, record.block_bytes)) {
+            judge(&record, &geometry, record.seq_count / 2, record.dirty_blocks);
+            judge(&record, &geometry, record.seq_count, 0);
+        }
+    }
     let Some((choice, device)) = data.split_first_chunk::<8>() else { return };
     let Some((superblock, entries)) = device.split_first_chunk::<SUPERBLOCK_BYTES>() else { return };
     let block_bytes = 512 << (choice[0] % 8);
