@@ -14,8 +14,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use forebay_sim::cache;
 use forebay_sim::run::Totals;
+
+use crate::Subject;
 
 /// Seeds that one child process runs.
 const CHUNK: u64 = 50;
@@ -27,11 +28,11 @@ const TWICE: u64 = 100;
 const PROGRESS: Duration = Duration::from_secs(10);
 
 /// Runs seeds in this process and reports them line by line.
-pub fn run_here(seeds: Range<u64>, requests: u64) {
+pub fn run_here(subject: Subject, seeds: Range<u64>, requests: u64) {
     for seed in seeds {
         say(&format!("B {seed}"));
-        let outcome = cache::run_seed(seed, requests, false);
-        let again = seed.is_multiple_of(TWICE).then(|| cache::run_seed(seed, requests, false).digest);
+        let outcome = subject.run_seed(seed, requests, false);
+        let again = seed.is_multiple_of(TWICE).then(|| subject.run_seed(seed, requests, false).digest);
         let differs = again.is_some_and(|digest| digest != outcome.digest);
         let twice = differs.then(|| "two runs ended with different digests".to_owned());
         if let Some(reason) = outcome.failure.or(twice) {
@@ -58,6 +59,7 @@ struct Board {
 
 /// A range of seeds to be run by several child processes at once.
 pub struct Drive {
+    subject: Subject,
     seeds: Range<u64>,
     jobs: usize,
     requests: u64,
@@ -68,10 +70,10 @@ pub struct Drive {
 impl Drive {
     /// Plans to run `seeds` in `jobs` processes.
     #[expect(clippy::disallowed_methods, reason = "how long the real run takes is measured on the real clock")]
-    pub fn new(seeds: Range<u64>, jobs: usize, requests: u64) -> Self {
+    pub fn new(subject: Subject, seeds: Range<u64>, jobs: usize, requests: u64) -> Self {
         let began = Instant::now();
         let board = Board { next: seeds.start, totals: Totals::default(), failed: Vec::new(), told: began };
-        Self { seeds, jobs, requests, began, board: Mutex::new(board) }
+        Self { subject, seeds, jobs, requests, began, board: Mutex::new(board) }
     }
 
     /// Runs them all; true when none failed.
@@ -152,7 +154,7 @@ impl Drive {
 
     fn spawn(&self, seeds: &Range<u64>) -> std::io::Result<Child> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["cache", "--child", "--requests", &self.requests.to_string()]);
+        command.args([self.subject.name(), "--child", "--requests", &self.requests.to_string()]);
         command.args(["--seeds", &format!("{}..{}", seeds.start, seeds.end)]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()
     }
@@ -187,7 +189,7 @@ impl Drive {
 
     fn fail(&self, seed: u64, reason: &str) {
         let requests = if self.requests == crate::REQUESTS { String::new() } else { format!(" --requests {}", self.requests) };
-        println!("seed {seed} FAILED: {reason}\n  replay: cargo xtask sim cache --seed {seed}{requests}");
+        println!("seed {seed} FAILED: {reason}\n  replay: cargo xtask sim {} --seed {seed}{requests}", self.subject.name());
         self.with(|board| board.failed.push(seed));
     }
 }

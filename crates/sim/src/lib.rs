@@ -1,7 +1,7 @@
 //! The simulated world in which Forebay's targets are proven: never shipped.
 //!
 //! ```text
-//!   cache/  ── seeded requests ──▶ Target under test ──▶ world/ (disks, faults, power, time)
+//!   cache/, zram/ ── seeded requests ──▶ Target under test ──▶ world/ (disks, faults, power, time)
 //!     │                                                     │
 //!     └── check/ (what a read may return) ◀── crash, restart, read everything back
 //! ```
@@ -14,3 +14,4 @@ pub mod cache;
 pub mod check;
 pub mod run;
 pub mod world;
+pub mod zram;

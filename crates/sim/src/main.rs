@@ -1,8 +1,8 @@
 //! `forebay-sim`: runs seeds of the simulator.
 //!
 //! ```text
-//!   forebay-sim [cache] --seeds A..B [--jobs N] [--requests R]    child processes run chunks of seeds
-//!   forebay-sim [cache] --seed N [--verbose] [--requests R]       one seed, here, with every event
+//!   forebay-sim [cache|zram] --seeds A..B [--jobs N] [--requests R]    child processes run chunks of seeds
+//!   forebay-sim [cache|zram] --seed N [--verbose] [--requests R]       one seed, here, with every event
 //! ```
 //!
 //! Exit status: 0 when every seed passed, 1 when one failed, 2 for wrong arguments.
@@ -13,21 +13,47 @@ mod drive;
 use std::ops::Range;
 use std::process::ExitCode;
 
-use forebay_sim::cache;
+use forebay_sim::run::Outcome;
+use forebay_sim::{cache, zram};
 
 use drive::{Drive, run_here};
 
 /// Requests of a seed unless told otherwise.
 const REQUESTS: u64 = 1000;
 const USAGE: &str = "\
-usage: forebay-sim [cache] --seeds A..B [--jobs N] [--requests R]
-       forebay-sim [cache] --seed N [--verbose] [--requests R]
+usage: forebay-sim [cache|zram] --seeds A..B [--jobs N] [--requests R]
+       forebay-sim [cache|zram] --seed N [--verbose] [--requests R]
+  cache, zram    what is put to the test (default cache)
   --seeds A..B   run seeds A to B - 1, in N processes (default 2)
   --seed N       run one seed; --verbose prints every event
   --requests R   requests of each seed (default 1000)";
 
+/// What is put to the test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subject {
+    Cache,
+    Zram,
+}
+
+impl Subject {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cache => "cache",
+            Self::Zram => "zram",
+        }
+    }
+
+    fn run_seed(self, seed: u64, requests: u64, trace: bool) -> Outcome {
+        match self {
+            Self::Cache => cache::run_seed(seed, requests, trace),
+            Self::Zram => zram::run_seed(seed, requests, trace),
+        }
+    }
+}
+
 /// What was asked on the command line.
 struct Asked {
+    subject: Subject,
     seeds: Range<u64>,
     single: bool,
     jobs: usize,
@@ -46,23 +72,25 @@ fn main() -> ExitCode {
         }
     };
     let passed = if asked.child {
-        run_here(asked.seeds, asked.requests);
+        run_here(asked.subject, asked.seeds, asked.requests);
         true
     } else if asked.single {
-        single(asked.seeds.start, asked.requests, asked.verbose)
+        single(asked.subject, asked.seeds.start, asked.requests, asked.verbose)
     } else {
-        Drive::new(asked.seeds, asked.jobs, asked.requests).run()
+        Drive::new(asked.subject, asked.seeds, asked.jobs, asked.requests).run()
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn parse(words: &[String]) -> Result<Asked, String> {
-    let mut asked = Asked { seeds: 0..0, single: false, jobs: 2, requests: REQUESTS, verbose: false, child: false };
+    let subject = Subject::Cache;
+    let mut asked = Asked { subject, seeds: 0..0, single: false, jobs: 2, requests: REQUESTS, verbose: false, child: false };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
         match word.as_str() {
-            "cache" => {}
+            "cache" => asked.subject = Subject::Cache,
+            "zram" => asked.subject = Subject::Zram,
             "--seeds" => asked.seeds = range(value()?)?,
             "--seed" => {
                 let seed = number(value()?)?;
@@ -88,8 +116,8 @@ fn range(word: &str) -> Result<Range<u64>, String> {
 }
 
 /// Runs one seed in this process.
-fn single(seed: u64, requests: u64, verbose: bool) -> bool {
-    let outcome = cache::run_seed(seed, requests, verbose);
+fn single(subject: Subject, seed: u64, requests: u64, verbose: bool) -> bool {
+    let outcome = subject.run_seed(seed, requests, verbose);
     println!("seed {seed}: {:?}, digest {}", outcome.totals, outcome.digest);
     match outcome.failure {
         None => true,

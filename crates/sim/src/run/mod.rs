@@ -25,7 +25,9 @@ use forebay_reactor::{BufferPool, Reactor};
 
 use crate::world::{Digest, World};
 
+pub(crate) use client::{Client, Ledger};
 pub use life::run;
+pub(crate) use load::Ask;
 pub use load::Load;
 
 /// What an asynchronous step of a subject returns.

@@ -112,6 +112,11 @@ impl Disk {
         self.newest.copy_from_slice(&self.durable);
     }
 
+    /// Changes what reads see, as no request does.
+    pub(crate) fn damage(&mut self, change: impl FnOnce(&mut [u8])) {
+        change(&mut self.newest);
+    }
+
     /// What reads see.
     pub(crate) fn newest(&self) -> &[u8] {
         &self.newest

@@ -207,6 +207,11 @@ impl World {
         look(self.0.borrow().disks[disk].newest())
     }
 
+    /// Damages what is on a disk, behind everybody's back.
+    pub fn damage(&self, disk: usize, change: impl FnOnce(&mut [u8])) {
+        self.0.borrow_mut().disks[disk].damage(change);
+    }
+
     /// Switches the faults of all disks on or off.
     pub fn set_faults(&self, on: bool) {
         for disk in &mut self.0.borrow_mut().disks {

@@ -1,0 +1,201 @@
+//! The life of a disk: requests and commands, then the end in which everything is checked.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use forebay_block::{Bio, Extent, Sector, SectorCount, Target, call};
+use forebay_reactor::{BufferPool, Reactor};
+use forebay_target::zram::{BackingSetup, Zram};
+
+use super::command::{Command, look_at, write_back};
+use super::swarm::Swarm;
+use crate::check::Act;
+use crate::run::{Ask, Client, Ledger};
+use crate::world::World;
+
+/// Number of the backing device.
+const BACKING: usize = 0;
+/// Sectors read at a time in the end.
+const READ_BACK: usize = 256;
+
+pub(super) struct Life {
+    swarm: Swarm,
+    world: World,
+    reactor: Reactor,
+    ledger: Rc<Ledger>,
+    client: Rc<Client>,
+    pool: BufferPool,
+    rng: Rng,
+    requests: u64,
+    /// Blocks were damaged.
+    damaged: bool,
+    /// Commands that run beside the requests.
+    running: Rc<Cell<u32>>,
+}
+
+impl Life {
+    pub(super) fn new(
+        swarm: Swarm,
+        world: World,
+        reactor: Reactor,
+        ledger: Rc<Ledger>,
+        client: Rc<Client>,
+        pool: BufferPool,
+        requests: u64,
+    ) -> Self {
+        let rng = Rng::with_seed(ledger.seed ^ 0x2A11);
+        Self { swarm, world, reactor, ledger, client, pool, rng, requests, damaged: false, running: Rc::default() }
+    }
+
+    pub(super) async fn live(mut self) {
+        let target = (self.swarm.blocks > 0).then(|| self.world.disk(&self.reactor, BACKING));
+        let range_pages = self.swarm.range_pages();
+        let backing = target.map(|target| BackingSetup { name: "backing".to_owned(), target, range_pages });
+        let zram = match Zram::new(&self.reactor, &self.pool, &self.swarm.setup(backing)) {
+            Ok(zram) => zram,
+            Err(error) => return self.ledger.fail(error.to_string()),
+        };
+        self.world.set_faults(self.swarm.faults);
+        if self.swarm.expects_errors() {
+            self.client.expect_errors();
+        }
+        self.load(&zram).await;
+        self.client.idle().await;
+        self.world.heal();
+        while self.running.get() > 0 && !self.ledger.failed() {
+            self.reactor.sleep(Duration::from_millis(1)).await;
+        }
+        if !self.ledger.failed() {
+            self.end(&zram).await;
+        }
+        zram.close().await;
+    }
+
+    async fn load(&mut self, zram: &Rc<Zram>) {
+        let mut last = 0;
+        while !self.ledger.failed() && self.ledger.requests.get() < self.requests {
+            if self.rng.u32(0..1000) < self.swarm.load.pauses_per_mille {
+                let time = Duration::from_micros(self.rng.u64(0..self.swarm.load.pause_max_ms * 1000));
+                self.reactor.sleep(time).await;
+            }
+            if self.rng.u32(0..1000) < self.swarm.commands_per_mille {
+                self.command(zram).await;
+                continue;
+            }
+            if self.client.in_flight() >= self.swarm.load.depth {
+                self.client.change().await;
+                continue;
+            }
+            let ask = self.swarm.load.ask(&mut self.rng);
+            let sectors = self.swarm.load.sectors(&mut self.rng, last);
+            last = sectors.end;
+            self.client.send(&**zram, ask, sectors);
+        }
+    }
+
+    async fn command(&mut self, zram: &Rc<Zram>) {
+        let command = Command::draw(&mut self.rng, self.swarm.sectors as u64 / 8);
+        self.world.note(&[11], || format!("command: {command:?}"));
+        let faults = self.swarm.faults;
+        let done = match command {
+            Command::Set(name, value) => {
+                // Without a backing device some of them are refused, which is as well.
+                let _ = zram.set(name, &value).await;
+                Ok(())
+            }
+            Command::WriteBack(words) => {
+                let (zram, ledger, running) = (Rc::clone(zram), Rc::clone(&self.ledger), Rc::clone(&self.running));
+                running.set(running.get() + 1);
+                self.reactor.spawn(async move {
+                    if let Err(reason) = write_back(zram, words, faults).await {
+                        ledger.fail(reason);
+                    }
+                    running.set(running.get() - 1);
+                });
+                Ok(())
+            }
+            Command::WriteBackHere(words) => self.write_back_here(zram, words).await,
+            Command::Reset => self.reset(zram).await,
+            Command::Damage => {
+                self.damage();
+                Ok(())
+            }
+            Command::LookAt => look_at(zram),
+        };
+        if let Err(reason) = done {
+            self.ledger.fail(reason);
+        }
+        // Nothing is ever lost that was acknowledged: to the model, every command is a flush.
+        let op = self.ledger.model.borrow_mut().begin(Act::Flush, 0..0);
+        self.ledger.model.borrow_mut().end(op, true);
+    }
+
+    /// Writes pages back and holds the limit against what was written.
+    async fn write_back_here(&self, zram: &Rc<Zram>, words: String) -> Result<(), String> {
+        let limit = || zram.get("writeback_limit").ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0);
+        let limited = zram.get("writeback_limit_enable").is_ok_and(|text| text.starts_with('1'));
+        let (limit_before, writes_before) = (limit(), zram.status().backing_writes);
+        let alone = self.running.get() == 0;
+        write_back(Rc::clone(zram), words, self.swarm.faults).await?;
+        let written = zram.status().backing_writes - writes_before;
+        let charged = if limited { limit_before - limit() } else { written };
+        if alone && written != charged {
+            return Err(format!("{written} pages were written and {charged} charged"));
+        }
+        Ok(())
+    }
+
+    async fn reset(&self, zram: &Rc<Zram>) -> Result<(), String> {
+        self.client.idle().await;
+        let op = self.ledger.model.borrow_mut().begin(Act::Zeroes, 0..self.swarm.sectors);
+        let done = zram.reset();
+        self.ledger.model.borrow_mut().end(op, done.is_ok());
+        let status = zram.status();
+        let empty = status.original_bytes == 0 && status.used_bytes == 0 && status.backing_blocks == 0;
+        if done.is_ok() && !empty { Err(format!("a reset left something: {status:?}")) } else { Ok(()) }
+    }
+
+    /// Damages a block: a bit, a part, or all of it by another block's content.
+    fn damage(&mut self) {
+        if !self.swarm.damage {
+            return;
+        }
+        self.damaged = true;
+        let (block, other) = (self.rng.usize(0..self.swarm.blocks) * 4096, self.rng.usize(0..self.swarm.blocks) * 4096);
+        let (kind, at) = (self.rng.u32(0..3), self.rng.usize(0..4096));
+        self.world.damage(BACKING, |bytes| match kind {
+            0 => bytes[block + at] ^= 0x10,
+            1 => bytes[block + at..block + 4096].fill(0x5A),
+            _ => bytes.copy_within(other..other + 4096, block),
+        });
+    }
+
+    /// Reads and counts everything, and lets it go.
+    async fn end(&self, zram: &Rc<Zram>) {
+        let client = Client::new(&self.world, &self.ledger, &self.pool);
+        if self.damaged {
+            client.expect_errors();
+        }
+        for first in (0..self.swarm.sectors).step_by(READ_BACK) {
+            let sectors = first..(first + READ_BACK).min(self.swarm.sectors);
+            client.send(&**zram, Ask::Read, sectors);
+            client.idle().await;
+        }
+        if let Err(reason) = look_at(zram) {
+            return self.ledger.fail(reason);
+        }
+        let away = zram.get("block_state").map_or(0, |states| states.lines().filter(|line| line[25..].contains('w')).count());
+        if zram.status().backing_blocks != away as u64 {
+            return self.ledger.fail(format!("{} blocks are in use for {away} pages", zram.status().backing_blocks));
+        }
+        let all = Extent::new(Sector(0), SectorCount(self.swarm.sectors as u64));
+        let bio = call(&**zram as &dyn Target, Bio::discard(all)).await;
+        let status = zram.status();
+        let empty = status.original_bytes == 0 && status.used_bytes == 0 && status.backing_blocks == 0;
+        if !bio.status().is_ok() || !empty {
+            self.ledger.fail(format!("a discard of everything left something: {status:?}"));
+        }
+    }
+}

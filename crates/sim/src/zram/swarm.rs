@@ -1,0 +1,115 @@
+//! A seed's disk, backing device, options and load, each drawn so that corners come together.
+
+use fastrand::Rng;
+use forebay_block::{Limits, SectorCount};
+use forebay_target::zram::{Algorithm, BackingSetup, CodecParams, Setup};
+
+use crate::run::Load;
+use crate::world::{DiskOptions, FaultOptions, World, WorldOptions};
+
+/// Sectors of a page.
+const PAGE_SECTORS: usize = 8;
+
+/// What a seed is made of.
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches, each drawn for itself")]
+pub(super) struct Swarm {
+    pub(super) sectors: usize,
+    /// Pages of the backing device; none without one.
+    pub(super) blocks: usize,
+    pub(super) faults: bool,
+    /// Blocks are damaged now and then.
+    pub(super) damage: bool,
+    pub(super) load: Load,
+    /// Commands among a thousand requests.
+    pub(super) commands_per_mille: u32,
+    mem_limit: u64,
+    algorithm: Algorithm,
+    range_pages: Option<u32>,
+    disk: DiskOptions,
+    yield_always: bool,
+    early_effect: bool,
+}
+
+impl Swarm {
+    /// Draws everything.
+    pub(super) fn draw(seed: u64) -> Self {
+        let rng = &mut Rng::with_seed(seed);
+        let pages = 1 << rng.usize(2..=9);
+        let pages = pages + rng.usize(0..pages);
+        let blocks = if rng.u32(0..8) == 0 { 0 } else { (pages / 4 + rng.usize(1..=pages * 2)).max(2) };
+        let faults = blocks > 0 && rng.u32(0..3) == 0;
+        let sectors = pages * PAGE_SECTORS;
+        let limited = rng.u32(0..4) == 0;
+        Self {
+            sectors,
+            blocks,
+            faults,
+            damage: blocks > 0 && rng.u32(0..4) == 0,
+            load: Load::draw(rng, sectors, PAGE_SECTORS, 1),
+            commands_per_mille: choose(rng, &[10, 40, 120]),
+            mem_limit: if limited { rng.u64(1..=pages as u64) * 4096 } else { 0 },
+            algorithm: choose(rng, &[Algorithm::Lz4, Algorithm::Lz4, Algorithm::Zstd, Algorithm::Deflate, Algorithm::Store]),
+            range_pages: choose(rng, &[None, Some(1), Some(2), Some(7), Some(32), Some(256)]),
+            disk: disk(rng, blocks, faults),
+            yield_always: rng.bool(),
+            early_effect: rng.bool(),
+        }
+    }
+
+    /// The world of this seed.
+    pub(super) fn world(&self, seed: u64, trace: bool) -> World {
+        let (yield_always, early_effect) = (self.yield_always, self.early_effect);
+        World::new(WorldOptions { seed, disks: vec![self.disk.clone()], yield_always, early_effect, trace })
+    }
+
+    /// What the disk is made of.
+    pub(super) fn setup(&self, backing: Option<BackingSetup>) -> Setup {
+        let codec = CodecParams { algorithm: self.algorithm, ..CodecParams::default() };
+        Setup { sectors: SectorCount(self.sectors as u64), codec, mem_limit: self.mem_limit, backing }
+    }
+
+    pub(super) fn range_pages(&self) -> Option<u32> {
+        self.range_pages
+    }
+
+    /// Whether a request may fail although all is well.
+    pub(super) fn expects_errors(&self) -> bool {
+        self.faults || self.damage || self.mem_limit > 0
+    }
+}
+
+pub(super) fn choose<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
+    from[rng.usize(0..from.len())]
+}
+
+fn disk(rng: &mut Rng, blocks: usize, faults: bool) -> DiskOptions {
+    let logical_bytes = choose(rng, &[512, 4096]);
+    let limits = Limits {
+        logical_bytes,
+        physical_bytes: 4096,
+        memory_align: 512,
+        max_sectors: choose(rng, &[8, 64, 2048]),
+        max_segments: choose(rng, &[1, 4, 128]),
+        preferred_bytes: choose(rng, &[0, 65_536, 1 << 20]),
+        ..Limits::unlimited()
+    };
+    let shortest = 1 << rng.u32(10..16);
+    let rate = |rng: &mut Rng| if rng.bool() { choose(rng, &[3_000, 30_000, 200_000]) } else { 0 };
+    let options = FaultOptions {
+        read_error: rate(rng) / 10,
+        write_error: rate(rng),
+        short: rate(rng),
+        again: rate(rng),
+        fail_at: rng.bool().then(|| rng.u64(0..200)),
+        ..FaultOptions::default()
+    };
+    DiskOptions {
+        name: "backing",
+        sectors: (blocks.max(1) * PAGE_SECTORS) as u64,
+        limits,
+        latency_ns: (shortest, shortest + (1 << rng.u32(10..=22))),
+        tear_bytes: 512,
+        faults: if faults { options } else { FaultOptions::default() },
+    }
+}
