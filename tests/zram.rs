@@ -3,7 +3,9 @@
 
 use forebay_tests::nbd::{Client, command};
 use forebay_tests::server::forebay;
-use forebay_tests::{Scratch, Server, require, run};
+use forebay_tests::{Scratch, Server, require, require_root, run};
+use std::path::Path;
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -129,5 +131,44 @@ fn idle_pages_are_written_to_a_file_and_read_again_within_an_exact_limit() {
     client.write(512, &[7; 1024], 0).expect("parts of pages can be written");
     assert_eq!(client.read(0, 4096).expect("and read")[..2048], [&image[..512], &[7; 1024], &image[1536..2048]].concat());
     assert_eq!(attribute(&scratch, &["get", "disk", "nonsense"]).code, 1);
+    server.stop();
+}
+
+#[test]
+fn a_tarball_comes_back_through_ext4_and_the_backing_file() {
+    require(&["nbdfuse", "fusermount3", "losetup", "mkfs.ext4", "tar"]);
+    require_root();
+    let scratch = Scratch::new();
+    let file = scratch.sparse("backing", 128 * MIB);
+    let server = serve(&scratch, 64, &format!("backing_dev={file}"));
+    let (folder, mount, tarball) = (scratch.file("fuse"), scratch.file("mount"), scratch.file("sources.tar"));
+    run::ok(60, &["tar", "-cf", &tarball, "-C", concat!(env!("CARGO_MANIFEST_DIR"), "/.."), "crates", "docs", "tests"]);
+    let before = run::sha256(tarball.as_ref());
+    for path in [&folder, &mount] {
+        std::fs::create_dir_all(path).expect("a scratch folder is writable");
+    }
+    let mut fuse = run::limited(300, &["nbdfuse", &folder, server.uri()]).spawn().expect("nbdfuse can be started");
+    let disk = format!("{folder}/nbd");
+    run::wait_for("nbdfuse's file", Duration::from_secs(20), || Path::new(&disk).exists().then_some(()));
+    let device = run::ok(20, &["losetup", "--find", "--show", "--direct-io=on", &disk]).trim().to_owned();
+    run::ok(60, &["mkfs.ext4", "-q", "-F", &device]);
+    run::ok(30, &["mount", &device, &mount]);
+    run::ok(60, &["cp", &tarball, &format!("{mount}/there")]);
+    run::ok(60, &["umount", &mount]);
+    assert_eq!(attribute(&scratch, &["set", "disk", "idle", "all"]).code, 0);
+    assert_eq!(attribute(&scratch, &["set", "disk", "writeback", "idle"]).code, 0);
+    let away = status(&scratch);
+    assert_eq!(away["used_bytes"], 0, "{away}");
+    run::ok(30, &["mount", "-o", "ro", &device, &mount]);
+    assert_eq!(run::sha256(format!("{mount}/there").as_ref()), before);
+    run::ok(30, &["umount", &mount]);
+    assert!(status(&scratch)["backing_reads"].as_u64().is_some_and(|reads| reads > 100));
+    run::ok(30, &["losetup", "--detach", &device]);
+    run::wait_for("the loop device to be free", Duration::from_secs(20), || {
+        let list = run::ok(20, &["losetup", "--list", "--noheadings", "--output", "NAME"]);
+        list.lines().all(|line| line.trim() != device).then_some(())
+    });
+    run::ok(30, &["fusermount3", "-u", &folder]);
+    fuse.wait().expect("nbdfuse ends when it is unmounted");
     server.stop();
 }

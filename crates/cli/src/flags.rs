@@ -266,6 +266,8 @@ pub enum CacheCommand {
 pub enum BenchCommand {
     /// Large random writes through the write cache, in memory or on files
     Writecache(WritecacheFlags),
+    /// Idle pages of a compressed RAM disk written back to a file, one by one and in batches
+    Zram(ZramBenchFlags),
     /// Requests that borrow their segment array, beside requests that copy it
     Bvec(BvecFlags),
 }
@@ -293,6 +295,25 @@ pub struct BvecFlags {
 fn request_size(text: &str) -> Result<u32, String> {
     let size = text.parse().ok().filter(|size: &u32| size.is_power_of_two() && (512..=1 << 20).contains(size));
     size.ok_or_else(|| format!("{text} is not a power of two from 512 to 1048576"))
+}
+
+/// `forebay bench zram`.
+///
+/// Fills a compressed RAM disk with 4 KiB random writes of data that is compressible by 60 %, marks
+/// everything idle and writes it back to a file: page by page, 32 pages a write, and by default. The
+/// bare file is written page by page and with large writes in the same run.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct ZramBenchFlags {
+    /// Bytes that the job writes, as in 400M or 4G; memory for nearly half of it is needed
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = bytes)]
+    pub size: u64,
+    /// File or block device to write to, whose content is lost; a new file in this folder where not given
+    #[arg(long, value_name = "FILE")]
+    pub backing: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `forebay bench writecache`.

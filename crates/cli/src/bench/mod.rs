@@ -9,6 +9,7 @@ mod files;
 mod job;
 mod report;
 pub mod writecache;
+mod zram;
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -89,6 +90,7 @@ enum Row {
 pub fn run(command: &BenchCommand) -> Outcome {
     match command {
         BenchCommand::Bvec(flags) => bvec::run(flags).map_err(|error| Failure::Failed(error.to_string())),
+        BenchCommand::Zram(flags) => zram::run(flags).map_err(|error| Failure::Failed(error.to_string())),
         BenchCommand::Writecache(flags) => run_writecache(flags).map_err(|error| Failure::Failed(error.to_string())),
     }
 }

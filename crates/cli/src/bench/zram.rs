@@ -1,0 +1,249 @@
+//! `forebay bench zram`: writing a compressed RAM disk back, page by page, 32 at a time, and as it is
+//! done here, on one file in one run.
+//!
+//! ```text
+//!   pwrite   the bare file, 4 KiB at a time, each waited for      single   the disk, the same way
+//!   raw      the bare file, 1 MiB at depth 16                     batch32  32 pages a write, each waited for
+//!                                                                 ours     the default
+//! ```
+//!
+//! The disk is filled with 4 KiB random writes of data that is compressible by 60 %, everything is
+//! marked idle, and the clock runs while idle pages are written back. The file is written whole before.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::{Bio, Sector, SectorCount, Status, Target, call};
+use forebay_device::{FileDevice, FileOptions};
+use forebay_reactor::{BufferPool, Reactor};
+use forebay_target::zram::{BackingSetup, CodecParams, Setup, Zram};
+use rustix::fs::{Mode, OFlags};
+use serde::Serialize;
+
+use super::job::{Buffers, Stopwatch, write_all};
+use super::{BenchError, failed};
+use crate::figures;
+use crate::flags::ZramBenchFlags;
+
+const PAGE: u64 = 4096;
+/// Bytes of a page that are not zero: 40 %.
+const NOISE: usize = 1638;
+const RAW_BYTES: u32 = 1 << 20;
+const RAW_DEPTH: usize = 16;
+
+/// What was measured; times in seconds.
+#[derive(Serialize)]
+struct Figures {
+    bench: &'static str,
+    version: &'static str,
+    bytes: u64,
+    pwrite_s: f64,
+    single_s: f64,
+    batch32_s: f64,
+    ours_s: f64,
+    raw_s: f64,
+    single_cpu_s: f64,
+    batch32_cpu_s: f64,
+    ours_cpu_s: f64,
+    /// Blocks in use, pages read, pages written, after `ours`.
+    bd_stat: [u64; 3],
+    /// Writes that `ours` made.
+    requests: u64,
+}
+
+/// A way to write back: pages of one write, and writes in flight; by default where `None`.
+#[derive(Clone, Copy)]
+struct Way {
+    range_pages: Option<u32>,
+    batches: Option<u32>,
+}
+
+/// What one way took.
+struct Took {
+    time: Duration,
+    core: Duration,
+    bd_stat: [u64; 3],
+    requests: u64,
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// One sentence on what it lacked.
+pub fn run(flags: &ZramBenchFlags) -> Result<ExitCode, BenchError> {
+    let reactor = Reactor::new(forebay_reactor::engine(forebay_reactor::Engine::Auto).map_err(failed)?);
+    let figures = reactor.run(measure(&reactor, flags)).map_err(failed)??;
+    if flags.json {
+        println!("{}", serde_json::to_string(&figures).map_err(failed)?);
+    } else {
+        print!("{}", text(&figures));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn measure(reactor: &Reactor, flags: &ZramBenchFlags) -> Result<Figures, BenchError> {
+    let bytes = flags.size / u64::from(RAW_BYTES) * u64::from(RAW_BYTES);
+    if bytes == 0 {
+        return Err(BenchError("the size is less than 1 MiB: give at least 1M".to_owned()));
+    }
+    let file = Scratch::new(flags.backing.as_deref());
+    let options = FileOptions { create_bytes: Some(bytes + u64::from(RAW_BYTES)), ..FileOptions::default() };
+    let device = FileDevice::open(reactor, &file.path, &options).map_err(failed)?;
+    if device.sectors().to_bytes() < bytes + PAGE {
+        let found = figures::bytes(device.sectors().to_bytes());
+        return Err(BenchError(format!("{} has only {found}: give a smaller --size", file.path.display())));
+    }
+    let target: Rc<dyn Target> = device;
+    let pool = BufferPool::new(reactor);
+    // The first writes of a file make its blocks; only what follows is compared.
+    raw(&target, bytes).await?;
+    let raw = raw(&target, bytes).await?;
+    let told = |what: &str| {
+        if !flags.json {
+            eprintln!("measured {what}");
+        }
+    };
+    told("the bare file");
+    let pwrite = pwrite_loop(&file.path, bytes)?;
+    told("the bare file page by page");
+    let single = write_back(reactor, &pool, &target, bytes, Way { range_pages: Some(1), batches: Some(1) }).await?;
+    told("the disk page by page");
+    let batch32 = write_back(reactor, &pool, &target, bytes, Way { range_pages: Some(32), batches: Some(1) }).await?;
+    told("the disk 32 pages at a time");
+    let ours = write_back(reactor, &pool, &target, bytes, Way { range_pages: None, batches: None }).await?;
+    Ok(Figures {
+        bench: "zram",
+        version: env!("CARGO_PKG_VERSION"),
+        bytes,
+        pwrite_s: pwrite.as_secs_f64(),
+        single_s: single.time.as_secs_f64(),
+        batch32_s: batch32.time.as_secs_f64(),
+        ours_s: ours.time.as_secs_f64(),
+        raw_s: raw.as_secs_f64(),
+        single_cpu_s: single.core.as_secs_f64(),
+        batch32_cpu_s: batch32.core.as_secs_f64(),
+        ours_cpu_s: ours.core.as_secs_f64(),
+        bd_stat: ours.bd_stat,
+        requests: ours.requests,
+    })
+}
+
+/// A file that is removed in the end, unless somebody named it.
+struct Scratch {
+    path: PathBuf,
+    ours: bool,
+}
+
+impl Scratch {
+    fn new(named: Option<&Path>) -> Self {
+        let path = || PathBuf::from(format!("forebay-bench-zram-{}.img", std::process::id()));
+        Self { path: named.map_or_else(path, Path::to_owned), ours: named.is_none() }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if self.ours {
+            // A file that is gone already is what is wanted.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Writes the bare file as fast as it takes it.
+async fn raw(target: &Rc<dyn Target>, bytes: u64) -> Result<Duration, BenchError> {
+    let buffers = Buffers::new(RAW_DEPTH, RAW_BYTES);
+    let sectors: Vec<Sector> = (0..bytes / u64::from(RAW_BYTES)).map(|at| Sector(at * u64::from(RAW_BYTES) / 512)).collect();
+    let clock = Stopwatch::start();
+    let status = write_all(target, &buffers, &sectors, RAW_BYTES).await;
+    let time = clock.elapsed();
+    if status.is_ok() { Ok(time) } else { Err(BenchError("a write to the file failed: is the disk full?".to_owned())) }
+}
+
+/// Writes the bare file page by page, without anything of ours in between.
+fn pwrite_loop(path: &Path, bytes: u64) -> Result<Duration, BenchError> {
+    let open = |flags| rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC | flags, Mode::empty());
+    let file: OwnedFd = open(OFlags::DIRECT).or_else(|_| open(OFlags::empty())).map_err(failed)?;
+    let memory = vec![7_u8; 2 * 4096];
+    let skip = memory.as_ptr().align_offset(4096);
+    let page = memory.get(skip..skip + 4096).ok_or_else(|| BenchError("memory cannot be aligned".to_owned()))?;
+    let clock = Stopwatch::start();
+    for at in (0..bytes).step_by(4096) {
+        if rustix::io::pwrite(&file, page, at).map_err(failed)? != page.len() {
+            return Err(BenchError("a write to the file came back short: is the disk full?".to_owned()));
+        }
+    }
+    Ok(clock.elapsed())
+}
+
+/// Fills a disk and writes all of it back.
+async fn write_back(
+    reactor: &Reactor,
+    pool: &BufferPool,
+    target: &Rc<dyn Target>,
+    bytes: u64,
+    way: Way,
+) -> Result<Took, BenchError> {
+    let pages = bytes / PAGE;
+    let backing = BackingSetup { name: "file".to_owned(), target: Rc::clone(target), range_pages: way.range_pages };
+    let sectors = SectorCount((pages + pages / 2) * 8);
+    let setup = Setup { sectors, codec: CodecParams::default(), mem_limit: 0, backing: Some(backing) };
+    let zram = Zram::new(reactor, pool, &setup).map_err(failed)?;
+    fill(&zram, pool, pages).await?;
+    if let Some(batches) = way.batches {
+        zram.set("writeback_batch_size", &batches.to_string()).await.map_err(failed)?;
+    }
+    zram.set("idle", "all").await.map_err(failed)?;
+    let (clock, core) = (Stopwatch::start(), core_time());
+    zram.writeback("idle").await.map_err(failed)?;
+    let (time, core) = (clock.elapsed(), core_time().saturating_sub(core));
+    let status = zram.status();
+    let bd_stat = [status.backing_blocks, status.backing_reads, status.backing_writes];
+    Ok(Took { time, core, bd_stat, requests: status.backing_requests })
+}
+
+/// Writes each of `pages` pages once, in random order.
+async fn fill(zram: &Rc<Zram>, pool: &BufferPool, pages: u64) -> Result<(), BenchError> {
+    let mut rng = fastrand::Rng::with_seed(4);
+    let mut order: Vec<u32> = (0..u32::try_from(pages).map_err(failed)?).collect();
+    rng.shuffle(&mut order);
+    let mut buffer = pool.take(4096);
+    for page in order {
+        let content = buffer.bytes_mut();
+        rng.fill(&mut content[..NOISE]);
+        content[NOISE..].fill(0);
+        let bio = Bio::write(Sector(u64::from(page) * 8), Rc::clone(buffer.segments()), 0, 4096);
+        if call(&**zram, bio).await.status() != Status::Ok {
+            return Err(BenchError("the disk could not be filled: is there enough memory?".to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// Processor time of all threads so far.
+fn core_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(time).expect("a clock is not negative")
+}
+
+fn text(figures: &Figures) -> String {
+    let line = |name: &str, seconds: f64, core: Option<f64>| {
+        let core = core.map_or_else(|| "-".to_owned(), |core| format!("{core:.2}"));
+        format!("{name:<10} {seconds:>9.2} {core:>9} {:>12.2} {:>9.2}\n", figures.single_s / seconds, figures.raw_s / seconds)
+    };
+    let mut text = format!("{:<10} {:>9} {:>9} {:>12} {:>9}\n", "", "seconds", "core s", "single / it", "raw / it");
+    text += &line("pwrite", figures.pwrite_s, None);
+    text += &line("single", figures.single_s, Some(figures.single_cpu_s));
+    text += &line("batch32", figures.batch32_s, Some(figures.batch32_cpu_s));
+    text += &line("ours", figures.ours_s, Some(figures.ours_cpu_s));
+    text += &line("raw", figures.raw_s, None);
+    let [blocks, reads, writes] = figures.bd_stat;
+    text + &format!(
+        "{} written back by {} writes; bd_stat {blocks} {reads} {writes}\n",
+        figures::bytes(figures.bytes),
+        figures.requests
+    )
+}
