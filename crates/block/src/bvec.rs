@@ -31,6 +31,7 @@
 #![expect(unsafe_code, reason = "raw memory segments are made and copied here and nowhere else in this crate")]
 
 mod lend;
+mod loan;
 mod memory;
 
 use std::num::NonZeroU32;
@@ -38,6 +39,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 pub use self::lend::{Source, lend, lend_mut};
+pub use self::loan::{Common, Loan, SharedMemory};
 pub use self::memory::{HeapMemory, Memory};
 use crate::unit::{SECTOR_BYTES, SECTOR_SHIFT, Sector};
 
@@ -105,6 +107,8 @@ enum Keeper {
     One(Box<dyn Memory>),
     /// The array, which owns a piece of memory for each segment.
     Each(#[expect(dead_code, reason = "held, so that the segments stay valid")] Box<[Box<dyn Memory>]>),
+    /// Several threads, of which another has lent it to this one.
+    Thread(SharedMemory),
     /// Whoever lent it, for the length of a call.
     Lender,
 }
@@ -226,8 +230,12 @@ impl Segments {
 
     /// The bytes of one segment, for an owner that shares the array with nobody (I4); `None` behind
     /// the last.
+    ///
+    /// # Panics
+    /// When another thread lends the memory, which is a bug.
     #[must_use]
     pub fn segment_mut(&mut self, index: usize) -> Option<&mut [u8]> {
+        assert!(!matches!(self.keeper, Keeper::Thread(_)), "memory that another thread lends is not referred to");
         let vec = *self.vecs.get(index)?;
         // SAFETY: the keeper keeps the segment's memory valid; `&mut self` means, as in `bytes_mut`,
         // that nothing else touches it meanwhile, and that there is one such slice at a time. Lent

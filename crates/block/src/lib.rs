@@ -23,7 +23,7 @@ pub mod unit;
 
 pub use allocation::{Allocation, LookUp, Run};
 pub use bio::{Bio, End, Flags, Op, Status, call, call_with};
-pub use bvec::{BioVec, BvecIter, HeapMemory, Memory, Segments, Source, lend, lend_mut};
+pub use bvec::{BioVec, BvecIter, Common, HeapMemory, Loan, Memory, Segments, SharedMemory, Source, lend, lend_mut};
 pub use limits::{Ability, Limits};
 pub use target::{Row, Table, TableError, Target};
 pub use unit::{Extent, SECTOR_BYTES, Sector, SectorCount};

@@ -5,12 +5,14 @@
 //! ```
 //!
 //! A device that finishes on a thread of its own (a worker pool, a client library) posts its
-//! completion; nothing else in the stack can tell. Messages of one sender keep their order.
+//! completion; nothing else in the stack can tell. Messages of one sender keep their order. Posts to
+//! a reactor that was rung and has not looked yet cost no system call.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -26,15 +28,34 @@ pub enum PostError<T> {
     Gone(T),
 }
 
+/// An event that rouses the reactor, and whether it is on its way.
+struct Ringing {
+    event: OwnedFd,
+    /// It rang and was not heard yet: to ring once more would be a system call for nothing.
+    rung: AtomicBool,
+}
+
+impl Ringing {
+    /// Whoever rang is heard: what it queued before is seen now, and whatever is queued from now on
+    /// rings again. The event is emptied first: a ring that falls between is not lost, because
+    /// the queue is looked at afterwards.
+    fn hear(&self) {
+        let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
+        self.rung.swap(false, Ordering::AcqRel);
+    }
+}
+
 /// What rouses the reactor. It rings as well when a sender goes, so that the end of the last one is
 /// noticed.
 #[derive(Clone)]
-struct Bell(Arc<OwnedFd>);
+struct Bell(Arc<Ringing>);
 
 impl Bell {
     fn ring(&self) {
-        // A counter that is already at its maximum rings just as well.
-        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+        if !self.0.rung.swap(true, Ordering::AcqRel) {
+            // A counter that is already at its maximum rings just as well.
+            let _ = rustix::io::write(&self.0.event, &1u64.to_ne_bytes());
+        }
     }
 }
 
@@ -75,7 +96,9 @@ impl<T: Send> Post<T> {
 /// The receiving end, on its reactor's thread.
 pub struct Mailbox<T> {
     queue: Receiver<T>,
-    bell: Rc<OwnedFd>,
+    ringing: Arc<Ringing>,
+    /// The event, to wait for.
+    event: Rc<OwnedFd>,
     reactor: Reactor,
 }
 
@@ -85,10 +108,11 @@ impl<T: Send> Mailbox<T> {
     /// # Errors
     /// When the process has no descriptor left.
     pub fn new(reactor: &Reactor, depth: usize) -> io::Result<(Post<T>, Self)> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (sender, queue) = sync_channel(depth);
-        let post = Post { queue: sender, bell: Bell(Arc::new(bell.try_clone()?)) };
-        Ok((post, Self { queue, bell: Rc::new(bell), reactor: reactor.clone() }))
+        let ringing = Arc::new(Ringing { event: event.try_clone()?, rung: AtomicBool::new(false) });
+        let post = Post { queue: sender, bell: Bell(Arc::clone(&ringing)) };
+        Ok((post, Self { queue, ringing, event: Rc::new(event), reactor: reactor.clone() }))
     }
 
     /// The next message, or `None` when every sender is gone.
@@ -99,12 +123,11 @@ impl<T: Send> Mailbox<T> {
                 Err(TryRecvError::Disconnected) => return None,
                 Err(TryRecvError::Empty) => {}
             }
-            let (ready, _) = self.reactor.readable(&self.bell).await;
+            let (ready, _) = self.reactor.readable(&self.event).await;
             if ready.is_err() {
                 return None;
             }
-            // Whoever rang is heard now; an empty bell is no error.
-            let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
+            self.ringing.hear();
         }
     }
 }

@@ -30,12 +30,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use forebay_block::{Bio, Limits, Status};
+use forebay_block::{Bio, Limits, SharedMemory, Status};
 
 use crate::backend::{Backend, Done, Wait};
 use crate::job::{JobPool, Pollable, Tasks};
 use crate::plug::{Entry, Plug, run_length};
-use crate::pool::Mapping;
 use crate::request::{DeviceId, Kind, Reply, Requests, Stream, Tag};
 use crate::stream::Replies;
 use crate::timer::{Sleep, Timers};
@@ -105,7 +104,7 @@ struct Device {
 struct Core {
     /// The first to be dropped: it waits for the kernel to let go of the memory of all others.
     backend: RefCell<Box<dyn Backend>>,
-    memory: RefCell<Vec<Rc<Mapping>>>,
+    memory: RefCell<Vec<SharedMemory>>,
     requests: RefCell<Requests>,
     devices: RefCell<Vec<Device>>,
     plug: RefCell<Plug>,
@@ -252,8 +251,8 @@ impl Reactor {
     }
 
     /// Offers payload memory to the backend, and keeps it mapped as long as the backend lives.
-    pub(crate) fn offer_memory(&self, memory: &Rc<Mapping>) {
-        self.0.memory.borrow_mut().push(Rc::clone(memory));
+    pub fn offer_memory(&self, memory: &SharedMemory) {
+        self.0.memory.borrow_mut().push(Arc::clone(memory));
         self.0.backend.borrow_mut().offer_memory(memory.base().as_ptr() as usize, memory.bytes());
     }
 

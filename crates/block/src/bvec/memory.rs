@@ -3,6 +3,8 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
+use super::loan::SharedMemory;
+
 /// Memory that payload may live in.
 ///
 /// # Safety
@@ -17,6 +19,10 @@ pub unsafe trait Memory {
     /// Whether there is nothing in it.
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+    /// What it is a part of and other threads may hold; `None` where it is one thread's only.
+    fn shared(&self) -> Option<SharedMemory> {
+        None
     }
 }
 

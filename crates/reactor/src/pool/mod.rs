@@ -26,8 +26,9 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use forebay_block::{BioVec, Memory, Segments};
+use forebay_block::{BioVec, Common, Memory, Segments, SharedMemory};
 
 pub(crate) use self::region::Mapping;
 pub use self::region::Region;
@@ -55,7 +56,7 @@ struct Shelf {
 
 /// A region and how much of it has been cut off.
 struct Room {
-    mapping: Rc<Mapping>,
+    mapping: Arc<Mapping>,
     used: usize,
 }
 
@@ -80,7 +81,7 @@ pub struct Buffer {
 
 /// A piece of a region.
 struct Piece {
-    mapping: Rc<Mapping>,
+    mapping: Arc<Mapping>,
     offset: usize,
     bytes: usize,
 }
@@ -94,6 +95,9 @@ unsafe impl Memory for Piece {
     }
     fn len(&self) -> usize {
         self.bytes
+    }
+    fn shared(&self) -> Option<SharedMemory> {
+        Some(Arc::clone(&self.mapping) as SharedMemory)
     }
 }
 
@@ -179,16 +183,16 @@ impl Store {
     fn cut(&mut self, bytes: usize) -> Rc<Segments> {
         let fits = |room: &Room| room.mapping.bytes() - room.used >= bytes;
         let at = self.rooms.iter().position(fits).unwrap_or_else(|| {
-            let mapping = Rc::new(Mapping::new(bytes.max(self.next_bytes)).expect("the system has memory left"));
+            let mapping = Arc::new(Mapping::new(bytes.max(self.next_bytes)).expect("the system has memory left"));
             self.next_bytes = (self.next_bytes * 2).min(REGION_MAX_BYTES);
             if let Some(reactor) = self.reactor.as_ref().and_then(WeakReactor::upgrade) {
-                reactor.offer_memory(&mapping);
+                reactor.offer_memory(&(Arc::clone(&mapping) as SharedMemory));
             }
             self.rooms.push(Room { mapping, used: 0 });
             self.rooms.len() - 1
         });
         let room = &mut self.rooms[at];
-        let piece = Piece { mapping: Rc::clone(&room.mapping), offset: room.used, bytes };
+        let piece = Piece { mapping: Arc::clone(&room.mapping), offset: room.used, bytes };
         room.used += bytes;
         let bytes = u32::try_from(bytes).expect("at most CLASS_MAX_BYTES");
         Segments::whole(Box::new(piece), bytes).expect("a piece is not empty")

@@ -4,6 +4,7 @@
 use std::io;
 use std::ptr::NonNull;
 
+use forebay_block::Common;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// Size and alignment of a huge page, bytes.
@@ -43,12 +44,21 @@ impl Mapping {
         let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
         Ok(mapping)
     }
+}
 
-    pub(crate) fn base(&self) -> NonNull<u8> {
+// SAFETY: a mapping is plain memory that belongs to the process, not to a thread; it gives out its
+// address and never a reference.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+// SAFETY: the range stays mapped and in its place until the mapping is dropped. References are made by
+// the one owner of a `Region`, or of an array over a piece that nothing else overlaps.
+unsafe impl Common for Mapping {
+    fn base(&self) -> NonNull<u8> {
         self.base
     }
-
-    pub(crate) fn bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.bytes
     }
 }

@@ -1,6 +1,7 @@
 //! Buffers: where they come from, when they come back, and what is counted.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use forebay_block::{Bio, Sector};
 
@@ -128,7 +129,7 @@ fn offered_memory_stays_mapped_as_long_as_the_backend_lives() {
     let pool = BufferPool::new(&reactor);
     let buffer = pool.take(4096);
     assert_eq!(offered.get(), (address(&buffer), 4 << 20));
-    let mapping = Rc::downgrade(&pool.0.borrow().rooms[0].mapping);
+    let mapping = Arc::downgrade(&pool.0.borrow().rooms[0].mapping);
     drop((buffer, pool));
     assert!(mapping.upgrade().is_some(), "the backend may still know it");
     drop(reactor);
