@@ -3,6 +3,7 @@
 //! ```toml
 //! control = "/run/forebay/control.sock"       # optional, as all but `device`
 //! engine = "auto"
+//! threads = 2
 //! drain = false
 //!
 //! [[device]]
@@ -14,6 +15,7 @@
 //!
 //! Paths are relative to the folder in which the server starts.
 
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -29,6 +31,8 @@ pub struct Config {
     pub control: Option<PathBuf>,
     /// What carries out I/O.
     pub engine: Option<EngineFlag>,
+    /// Most threads that serve clients.
+    pub threads: Option<NonZero<u8>>,
     /// Whether everything is written back before leaving.
     #[serde(default)]
     pub drain: bool,

@@ -1,5 +1,6 @@
 //! The one table of commands and options: help, man pages and completions all come from it.
 
+use std::num::NonZero;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
@@ -102,6 +103,9 @@ pub struct ServeFlags {
     /// What carries out I/O
     #[arg(long, value_enum)]
     pub engine: Option<EngineFlag>,
+    /// Most threads that serve clients; by default one for each core, up to 4
+    #[arg(long, value_name = "COUNT")]
+    pub threads: Option<NonZero<u8>>,
     /// Write everything back before leaving, instead of keeping dirty data in the cache
     #[arg(long)]
     pub drain: bool,

@@ -117,7 +117,7 @@ fn a_file_that_took_the_sockets_place_is_not_removed() {
 
 #[test]
 fn tcp_is_for_this_machine_unless_told_otherwise() {
-    for engine in Engine::BOTH {
+    for engine in Engine::ALL {
         let bed = bed(engine);
         let everywhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
         let problem = listen(&bed, Listen::Tcp { address: everywhere, beyond_loopback: false }).unwrap_err();
@@ -137,7 +137,7 @@ fn tcp_is_for_this_machine_unless_told_otherwise() {
 
 #[test]
 fn inherited_sockets_are_served_and_left_to_their_owner() {
-    for engine in Engine::BOTH {
+    for engine in Engine::ALL {
         let bed = bed(engine);
         let directory = directory();
         let path = directory.join("activated.sock");

@@ -85,7 +85,7 @@ fn exercise(client: &mut Client, model: &mut [u8], requests: u32, random: &mut f
 
 #[test]
 fn random_requests_of_all_kinds_read_back_what_was_written() {
-    for engine in Engine::BOTH {
+    for engine in Engine::ALL {
         for framing in Framing::ALL {
             for knows in [true, false] {
                 let bed = ram(engine, 3 * MIB);
@@ -104,7 +104,7 @@ fn random_requests_of_all_kinds_read_back_what_was_written() {
 
 #[test]
 fn large_blocks_are_read_around_as_well() {
-    for engine in Engine::BOTH {
+    for engine in Engine::ALL {
         let (bed, _) = memory(engine, 1 << 20, |memory| {
             memory.limits = Limits { logical_bytes: 4096, physical_bytes: 4096, ..Limits::unlimited() };
         });
@@ -133,7 +133,7 @@ fn large_blocks_are_read_around_as_well() {
 
 #[test]
 fn payloads_of_every_size_arrive_whole() {
-    for engine in Engine::BOTH {
+    for engine in Engine::ALL {
         let bed = ram(engine, 64 * MIB);
         for framing in Framing::ALL {
             let mut client = Client::enter(&bed.path, "", framing, true);
@@ -151,7 +151,7 @@ fn payloads_of_every_size_arrive_whole() {
 
 #[test]
 fn many_requests_sent_at_once_are_all_answered() {
-    for engine in Engine::BOTH {
+    for engine in Engine::ALL {
         let bed = ram(engine, 64 * MIB);
         let mut client = Client::enter(&bed.path, "", Framing::Structured, true);
         let mut random = fastrand::Rng::with_seed(10);
@@ -208,7 +208,7 @@ fn requests_of_no_bytes_succeed() {
 
 #[test]
 fn what_is_wrong_is_refused_and_the_next_request_served() {
-    for engine in Engine::BOTH {
+    for engine in Engine::ALL {
         let bed = ram(engine, MIB);
         for framing in Framing::ALL {
             let mut client = Client::enter(&bed.path, "", framing, true);
@@ -226,7 +226,7 @@ fn what_is_wrong_is_refused_and_the_next_request_served() {
 
 #[test]
 fn a_payload_that_is_too_long_ends_the_connection_with_an_answer() {
-    for engine in Engine::BOTH {
+    for engine in Engine::ALL {
         let bed = ram(engine, 64 * MIB);
         for framing in Framing::ALL {
             let mut client = Client::enter(&bed.path, "", framing, true);
@@ -241,7 +241,7 @@ fn a_payload_that_is_too_long_ends_the_connection_with_an_answer() {
 
 #[test]
 fn a_read_that_fails_gives_out_no_memory() {
-    for engine in Engine::BOTH {
+    for engine in Engine::ALL {
         let (bed, _) = memory(engine, 1 << 20, |memory| memory.bad_from = 1024);
         for framing in Framing::ALL {
             let mut client = Client::enter(&bed.path, "disk", framing, true);

@@ -54,6 +54,8 @@ pub struct Plan {
     pub control: Option<PathBuf>,
     /// What carries out I/O.
     pub engine: Engine,
+    /// Most threads that serve clients, at least 1.
+    pub threads: Option<usize>,
     /// Whether everything is written back before leaving.
     pub drain: bool,
     /// Where the process id goes.
@@ -97,6 +99,7 @@ impl Plan {
             exports,
             control,
             engine: flags.engine.unwrap_or(EngineFlag::Auto).into(),
+            threads: flags.threads.map(|threads| usize::from(threads.get())),
             drain: flags.drain,
             pid_file: flags.pid_file,
             allow_remote: flags.allow_remote,
@@ -129,6 +132,7 @@ impl Plan {
             exports,
             control: flags.control.or(config.control),
             engine: flags.engine.or(config.engine).unwrap_or(EngineFlag::Auto).into(),
+            threads: flags.threads.or(config.threads).map(|threads| usize::from(threads.get())),
             drain: flags.drain || config.drain,
             pid_file: flags.pid_file.or(config.pid_file),
             allow_remote: flags.allow_remote || config.allow_remote,

@@ -11,9 +11,10 @@ use std::collections::VecDeque;
 use std::net::ToSocketAddrs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use forebay::{BufferPool, Devices, DrainProgress, FileOptions, Reactor, Stack};
+use forebay::{BufferPool, Devices, DrainProgress, Engine, FileOptions, Reactor, Stack, engine};
 use forebay_export::serve::{ExportCounts, Listen, Offer, ServeError, ServeLimits, Server};
 use forebay_export::uri::{Endpoint, Uri};
 
@@ -95,7 +96,13 @@ impl Running {
         }
         let mut sockets = VecDeque::from(sockets);
         for site in sites {
-            let server = Server::new(&self.reactor, pool, ServeLimits::default());
+            let mut limits = ServeLimits::default();
+            if let Some(threads) = plan.threads {
+                limits.annexes_max = threads - 1;
+            }
+            let server = Server::new(&self.reactor, pool, limits);
+            let choice = if self.reactor.backend_name() == "threads" { Engine::Threads } else { Engine::Uring };
+            server.use_threads(Arc::new(move || engine(choice)));
             self.offer(&server, &site, &plan.devices)?;
             let listens = self.listen(&server, &site, plan, &mut sockets);
             // Even a server that listens in part only must be shut down later.

@@ -19,15 +19,17 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use forebay_block::{Limits, Target};
 use forebay_reactor::{Buffer, BufferPool, JobPool, Reactor};
 use rustix::net::{Shutdown, shutdown};
 
-use super::ServeLimits;
-use super::counts::ExportCounts;
+use super::counts::{Counters, ExportCounts};
+use super::submit::tell_status;
 use super::unaligned::{Gate, Work};
+use super::{STATUS_JOBS, ServeLimits};
 use crate::nbd::{Command, Request, Session, StatusExtent, WireError};
 
 /// Index of a slot.
@@ -38,10 +40,36 @@ pub(super) struct Served {
     pub(super) target: Rc<dyn Target>,
     pub(super) limits: Limits,
     pub(super) gate: Rc<Gate>,
-    pub(super) counts: RefCell<ExportCounts>,
+    pub(super) counts: Arc<Counters>,
+    /// What other threads count.
+    pub(super) elsewhere: RefCell<Vec<Arc<Counters>>>,
     pub(super) jobs: JobPool<Work>,
     /// Block status requests.
     pub(super) questions: JobPool<(Rc<Connection>, SlotId)>,
+}
+
+impl Served {
+    /// `target`, served on the thread of `reactor`; changes pass `gate`.
+    pub(super) fn new(
+        reactor: &Reactor,
+        target: Rc<dyn Target>,
+        gate: Rc<Gate>,
+        counts: Arc<Counters>,
+        jobs: JobPool<Work>,
+    ) -> Self {
+        let questions = reactor.job_pool(STATUS_JOBS, tell_status);
+        Self { limits: target.limits(), target, gate, counts, elsewhere: RefCell::default(), jobs, questions }
+    }
+
+    /// What was counted, on whatever thread.
+    pub(super) fn counted(&self) -> ExportCounts {
+        let mut sum = ExportCounts::default();
+        self.counts.add_to(&mut sum);
+        for counts in self.elsewhere.borrow().iter() {
+            counts.add_to(&mut sum);
+        }
+        sum
+    }
 }
 
 /// Wakes one waiting task.
@@ -282,17 +310,17 @@ impl Connection {
 
     /// Counts a request that was taken in.
     pub(super) fn count(&self, request: &Request) {
-        let mut counts = self.served.counts.borrow_mut();
+        let counts = &self.served.counts;
         match request.command {
-            Command::Read { .. } => counts.reads += 1,
+            Command::Read { .. } => counts.reads.add(1),
             Command::Write => {
-                counts.writes += 1;
-                counts.bytes_written += request.length;
+                counts.writes.add(1);
+                counts.bytes_written.add(request.length);
             }
-            Command::Flush => counts.flushes += 1,
-            Command::Trim => counts.trims += 1,
-            Command::WriteZeroes { .. } => counts.zeroes += 1,
-            Command::Cache | Command::BlockStatus { .. } => counts.others += 1,
+            Command::Flush => counts.flushes.add(1),
+            Command::Trim => counts.trims.add(1),
+            Command::WriteZeroes { .. } => counts.zeroes.add(1),
+            Command::Cache | Command::BlockStatus { .. } => counts.others.add(1),
         }
     }
 }

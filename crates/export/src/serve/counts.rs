@@ -1,36 +1,79 @@
 //! What an export did so far, in numbers that only grow but for the open connections.
+//!
+//! Each thread that serves an export counts for itself; who asks gets the sum.
 
-/// Counters of one export.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ExportCounts {
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One number, written by one thread and read by any.
+#[derive(Debug, Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(super) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(super) fn take_off(&self, less: u64) {
+        self.0.fetch_sub(less, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counts {
+    ($($(#[$about:meta])* $name:ident,)*) => {
+        /// Counters of one export.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct ExportCounts {
+            $($(#[$about])* pub $name: u64,)*
+        }
+
+        /// The counters of one export on one thread.
+        #[derive(Debug, Default)]
+        pub(super) struct Counters {
+            $(pub(super) $name: Counter,)*
+        }
+
+        impl Counters {
+            /// Adds what was counted here.
+            pub(super) fn add_to(&self, sum: &mut ExportCounts) {
+                $(sum.$name += self.$name.get();)*
+            }
+        }
+    };
+}
+
+counts! {
     /// Connections that use the export now.
-    pub connections: u64,
+    connections,
     /// Connections that ever used it.
-    pub connections_total: u64,
+    connections_total,
     /// READ requests.
-    pub reads: u64,
+    reads,
     /// WRITE requests.
-    pub writes: u64,
+    writes,
     /// FLUSH requests.
-    pub flushes: u64,
+    flushes,
     /// TRIM requests.
-    pub trims: u64,
+    trims,
     /// `WRITE_ZEROES` requests.
-    pub zeroes: u64,
+    zeroes,
     /// CACHE and `BLOCK_STATUS` requests.
-    pub others: u64,
+    others,
     /// Requests that changed part of a block, so that the rest had to be read first.
-    pub unaligned: u64,
+    unaligned,
     /// Requests that were answered with an error.
-    pub errors: u64,
+    errors,
     /// Bytes sent to clients as data of reads.
-    pub bytes_read: u64,
+    bytes_read,
     /// Bytes received from clients as data of writes.
-    pub bytes_written: u64,
+    bytes_written,
     /// Receive calls.
-    pub receives: u64,
+    receives,
     /// Send calls.
-    pub sends: u64,
+    sends,
     /// Replies sent; divided by `sends`, how well replies were gathered.
-    pub replies: u64,
+    replies,
 }

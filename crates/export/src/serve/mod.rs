@@ -7,7 +7,8 @@
 //!   client ◀────────────────── reply ◀── bio ended
 //! ```
 //!
-//! Everything lives on one reactor. What comes before: the socket. What comes after: the first
+//! Everything lives on one reactor, unless it is given threads ([`Server::use_threads`]): then
+//! further clients are served on those, and only the targets stay. What comes before: the socket. What comes after: the first
 //! target of an export, in `forebay_block::Table`.
 //!
 //! 1. A client that leaves, whatever is in flight, harms nobody: what it sent in full is carried
@@ -32,6 +33,7 @@
 //! # }
 //! ```
 
+mod annex;
 mod connection;
 mod counts;
 mod listener;
@@ -48,12 +50,15 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_block::{Ability, Limits, Target};
 use forebay_reactor::{BufferPool, JobPool, Reactor};
 use rustix::net::{Shutdown, shutdown};
 
+use self::annex::Annex;
+pub use self::annex::MakeBackend;
 use self::connection::{Bell, Connection, Served};
 pub use self::counts::ExportCounts;
 pub use self::listener::Listen;
@@ -136,7 +141,14 @@ pub struct ServeLimits {
     pub requests_max: u32,
     /// How long a shutdown waits for requests in flight.
     pub drain: Duration,
+    /// Threads beside the server's own that may serve clients; see [`Server::use_threads`].
+    pub annexes_max: usize,
+    /// Clients that are served on the server's own thread before others get threads.
+    pub home_clients_min: usize,
 }
+
+/// Cores that a server uses unless told otherwise: stacks are on one, which more would only wait for.
+const CORES_USED_MAX: usize = 4;
 
 impl Default for ServeLimits {
     fn default() -> Self {
@@ -147,6 +159,8 @@ impl Default for ServeLimits {
             payload_bytes_max: 64 << 20,
             requests_max: 128,
             drain: Duration::from_secs(10),
+            annexes_max: std::thread::available_parallelism().map_or(1, usize::from).min(CORES_USED_MAX) - 1,
+            home_clients_min: 1,
         }
     }
 }
@@ -250,6 +264,10 @@ pub(in crate::serve) struct Shared {
     next_id: Cell<u64>,
     /// Rings for a shutdown that waits for clients to leave.
     left: Bell,
+    annexes: RefCell<Vec<Rc<Annex>>>,
+    annex_backend: RefCell<Option<MakeBackend>>,
+    /// Clients that are served in annexes, by number.
+    away: RefCell<BTreeMap<u64, Guest>>,
 }
 
 /// A client's place in the server's books, given back on drop.
@@ -262,7 +280,7 @@ struct Guest {
 impl Drop for Guest {
     fn drop(&mut self) {
         if let Some(served) = &self.served {
-            served.counts.borrow_mut().connections -= 1;
+            served.counts.connections.take_off(1);
             self.shared.entered.set(self.shared.entered.get() - 1);
         }
         self.shared.clients.borrow_mut().remove(&self.id);
@@ -320,32 +338,38 @@ async fn transmit(shared: &Rc<Shared>, socket: Rc<OwnedFd>, mut guest: Guest, mu
     if let Some(client) = shared.clients.borrow_mut().get_mut(&guest.id) {
         client.1 = true;
     }
-    {
-        let mut counts = served.counts.borrow_mut();
-        counts.connections += 1;
-        counts.connections_total += 1;
-    }
+    served.counts.connections.add(1);
+    served.counts.connections_total.add(1);
     guest.served = Some(Rc::clone(&served));
     shared.entered.set(shared.entered.get() + 1);
-    let (reactor, pool) = (&shared.reactor, &shared.pool);
-    let closing = Rc::clone(&shared.closing);
-    let connection = Connection::new(reactor, pool, socket, entered.session, served, shared.limits, closing);
     let input = &entered.input.bytes_mut()[entered.start..entered.end];
+    let guest = match annex::send_away(shared, &socket, guest, entered.session, input) {
+        Ok(()) => return,
+        Err(guest) => guest,
+    };
+    let closing = Rc::clone(&shared.closing);
+    let connection = Connection::new(&shared.reactor, &shared.pool, socket, entered.session, served, shared.limits, closing);
     let receiver = Receiver::new(Rc::clone(&connection), input);
     drop(entered);
-    let guest = Rc::new(guest);
-    let other = Rc::clone(&guest);
-    let sender = Sender::new(connection);
-    let sending = reactor.spawn(async move {
+    converse(connection, receiver, guest).await;
+}
+
+/// Serves a connection until its client leaves; `place` is dropped after its last reply.
+async fn converse(connection: Rc<Connection>, receiver: Receiver, place: impl Sized + 'static) {
+    let place = Rc::new(place);
+    let other = Rc::clone(&place);
+    let sender = Sender::new(Rc::clone(&connection));
+    let sending = connection.reactor.spawn(async move {
         sender.run().await;
         drop(other);
     });
     if sending {
+        drop(connection);
         receiver.run().await;
     } else {
-        tracing::warn!("a client is turned away: the server has too many tasks");
+        tracing::warn!("a client is turned away: its thread has too many tasks");
     }
-    drop(guest);
+    drop(place);
 }
 
 /// A server of named exports on one reactor. Dropping it does not end it: [`Server::shutdown`]
@@ -369,7 +393,16 @@ impl Server {
             entered: Cell::new(0),
             next_id: Cell::new(0),
             left: Bell::default(),
+            annexes: RefCell::default(),
+            annex_backend: RefCell::default(),
+            away: RefCell::default(),
         }))
+    }
+
+    /// Lets the server use more threads, at most [`ServeLimits::annexes_max`], each with a backend
+    /// that `make` makes on it.
+    pub fn use_threads(&self, make: MakeBackend) {
+        *self.0.annex_backend.borrow_mut() = Some(make);
     }
 
     /// Offers `target`. Abilities, size and block sizes follow from the target's own.
@@ -387,14 +420,7 @@ impl Server {
         // Two names of one target exclude each other's unaligned changes.
         let twin = served.iter().find(|other| Rc::ptr_eq(&other.target, &target));
         let gate = twin.map_or_else(Rc::default, |other: &Rc<Served>| Rc::clone(&other.gate));
-        served.push(Rc::new(Served {
-            limits: target.limits(),
-            target,
-            gate,
-            questions: shared.reactor.job_pool(STATUS_JOBS, submit::tell_status),
-            counts: RefCell::default(),
-            jobs: shared.jobs.clone(),
-        }));
+        served.push(Rc::new(Served::new(&shared.reactor, target, gate, Arc::default(), shared.jobs.clone())));
         shared.exports.borrow_mut().push(export);
         Ok(())
     }
@@ -423,12 +449,21 @@ impl Server {
         for listener in shared.listeners.take() {
             listener.close();
         }
+        shared.annex_backend.take();
+        for annex in shared.annexes.borrow().iter() {
+            annex.closing();
+        }
         shared.hang_up(true, Shutdown::Both);
         shared.hang_up(false, Shutdown::Read);
         let deadline = shared.reactor.now() + shared.limits.drain;
         let empty = || shared.clients.borrow().is_empty();
         let all_left = within(&shared.reactor, deadline, shared.left.wait(empty)).await.is_some();
         shared.hang_up(false, Shutdown::Both);
+        for annex in shared.annexes.take() {
+            annex.end();
+        }
+        // Who did not leave in time has lost its thread.
+        drop(shared.away.take());
         all_left
     }
 
@@ -437,6 +472,6 @@ impl Server {
     pub fn counts(&self) -> Vec<(String, ExportCounts)> {
         let exports = self.0.exports.borrow();
         let served = self.0.served.borrow();
-        exports.iter().zip(served.iter()).map(|(export, served)| (export.name().to_owned(), *served.counts.borrow())).collect()
+        exports.iter().zip(served.iter()).map(|(export, served)| (export.name().to_owned(), served.counted())).collect()
     }
 }

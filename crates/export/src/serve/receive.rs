@@ -243,7 +243,7 @@ impl Receiver {
         let (result, parts) = self.connection.reactor.receive(&self.connection.socket, parts).await;
         self.parts = parts;
         self.parts.clear();
-        self.connection.served.counts.borrow_mut().receives += 1;
+        self.connection.served.counts.receives.add(1);
         let received = match result {
             Ok(0) => return false,
             Ok(received) => received,

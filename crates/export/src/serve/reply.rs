@@ -82,9 +82,9 @@ impl Sender {
             payload += self.reply(id);
             self.batch.push(id);
         }
-        let mut counts = self.connection.served.counts.borrow_mut();
-        counts.replies += self.batch.len() as u64;
-        counts.bytes_read += payload;
+        let counts = &self.connection.served.counts;
+        counts.replies.add(self.batch.len() as u64);
+        counts.bytes_read.add(payload);
     }
 
     /// Makes the head of one reply; returns the bytes of payload that go with it.
@@ -95,7 +95,7 @@ impl Sender {
         let (framing, to) = (session.framing(), request.to);
         match (outcome, request.command) {
             (Outcome::Failed(error, reason), _) => {
-                self.connection.served.counts.borrow_mut().errors += 1;
+                self.connection.served.counts.errors.add(1);
                 framing.put_error(&mut self.heads, to, error, reason);
             }
             (Outcome::Empty, _) => session.put_empty(&mut self.heads, &request),
@@ -143,7 +143,7 @@ impl Sender {
             let deadline = reactor.now() + patience(bytes);
             let step = reactor.send(&self.connection.socket, std::mem::take(&mut self.parts));
             let result = within(reactor, deadline, step).await;
-            self.connection.served.counts.borrow_mut().sends += 1;
+            self.connection.served.counts.sends.add(1);
             match result {
                 Some((Ok(sent), parts)) if sent > 0 => {
                     self.parts = parts;

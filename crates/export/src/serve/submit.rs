@@ -17,7 +17,7 @@ use std::rc::Rc;
 use forebay_block::{Ability, Bio, End, Extent, Flags, Run, Sector, SectorCount, Status, allocation};
 
 use super::connection::{Connection, Outcome, SlotId};
-use super::unaligned::Work;
+use super::unaligned::{Guarded, Work};
 use crate::nbd::{Command, Request, STATUS_EXTENTS_MAX, StatusExtent, WireError};
 
 /// A range of bytes on an export.
@@ -109,15 +109,14 @@ impl Connection {
     fn change(&self, id: SlotId, aligned: bool) {
         self.with(id, |slot| slot.gated = true);
         let me = self.me();
-        if self.served.gate.enter(&me, id, !aligned) {
+        if self.served.gate.enter(Rc::clone(&me) as Rc<dyn Guarded>, id, !aligned) {
             me.admitted(id, !aligned);
         }
     }
 
-    /// Makes a change that the gate has let in, `alone` or together with others.
-    pub(super) fn admitted(&self, id: SlotId, alone: bool) {
+    fn make_change(&self, id: SlotId, alone: bool) {
         if alone {
-            self.served.counts.borrow_mut().unaligned += 1;
+            self.served.counts.unaligned.add(1);
             return self.served.jobs.start(Work { connection: self.me(), id });
         }
         let request = self.request(id);
@@ -157,6 +156,12 @@ impl Connection {
         let fast = matches!(request.command, Command::WriteZeroes { fast: true, .. });
         let outcome = WireError::from_status(status, fast).map_or(Outcome::Done, |error| Outcome::Failed(error, reason(status)));
         self.finish(id, outcome);
+    }
+}
+
+impl Guarded for Connection {
+    fn admitted(&self, id: SlotId, alone: bool) {
+        self.make_change(id, alone);
     }
 }
 

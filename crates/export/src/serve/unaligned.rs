@@ -35,8 +35,14 @@ struct Inside {
     pumping: bool,
 }
 
+/// Who makes changes that pass a gate.
+pub(super) trait Guarded {
+    /// Makes the change `id`, which the gate has let in, alone or together with others.
+    fn admitted(&self, id: SlotId, alone: bool);
+}
+
 struct Waiting {
-    connection: Rc<Connection>,
+    who: Rc<dyn Guarded>,
     id: SlotId,
     alone: bool,
 }
@@ -56,13 +62,13 @@ impl Inside {
 }
 
 impl Gate {
-    /// Asks to be let in: true at once, or false, and [`Connection::admitted`] is called later.
-    pub(super) fn enter(&self, connection: &Rc<Connection>, id: SlotId, alone: bool) -> bool {
+    /// Asks to be let in: true at once, or false, and [`Guarded::admitted`] is called later.
+    pub(super) fn enter(&self, who: Rc<dyn Guarded>, id: SlotId, alone: bool) -> bool {
         let mut inside = self.0.borrow_mut();
         if inside.queue.is_empty() && inside.take_in(alone) {
             return true;
         }
-        inside.queue.push_back(Waiting { connection: Rc::clone(connection), id, alone });
+        inside.queue.push_back(Waiting { who, id, alone });
         false
     }
 
@@ -82,7 +88,7 @@ impl Gate {
             inside.pumping = true;
         }
         while let Some(next) = self.next() {
-            next.connection.admitted(next.id, next.alone);
+            next.who.admitted(next.id, next.alone);
         }
     }
 

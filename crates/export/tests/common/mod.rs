@@ -6,6 +6,7 @@ pub mod targets;
 
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -20,14 +21,18 @@ use forebay_reactor::{Backend, BufferPool, Reactor, Threads, Uring};
 pub enum Engine {
     Uring,
     Threads,
+    /// The ring, with every client that knows the block sizes on a thread of its own.
+    Annexes,
+    /// The ring, with threads for those that come after the first.
+    Shared,
 }
 
 impl Engine {
-    pub const BOTH: [Self; 2] = [Self::Uring, Self::Threads];
+    pub const ALL: [Self; 3] = [Self::Uring, Self::Threads, Self::Annexes];
 
     fn backend(self) -> Box<dyn Backend> {
         match self {
-            Self::Uring => Box::new(Uring::new().unwrap()),
+            Self::Uring | Self::Annexes | Self::Shared => Box::new(Uring::new().unwrap()),
             Self::Threads => Box::new(Threads::new().unwrap()),
         }
     }
@@ -79,7 +84,16 @@ impl Bed {
         let thread = std::thread::spawn(move || {
             let reactor = Reactor::new(engine.backend());
             let pool = BufferPool::new(&reactor);
-            let server = Rc::new(Server::new(&reactor, &pool, limits));
+            let server = if matches!(engine, Engine::Annexes | Engine::Shared) {
+                let home_clients_min = usize::from(engine == Engine::Shared);
+                let limits = ServeLimits { annexes_max: 2, home_clients_min, ..limits };
+                let server = Server::new(&reactor, &pool, limits);
+                server.use_threads(Arc::new(move || Ok(engine.backend())));
+                server
+            } else {
+                Server::new(&reactor, &pool, limits)
+            };
+            let server = Rc::new(server);
             exports(&reactor, &server);
             let uri = server.listen(Listen::Unix(socket)).unwrap();
             let (post, mut mailbox) = Mailbox::<Message>::new(&reactor, 64).unwrap();
