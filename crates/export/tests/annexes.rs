@@ -1,5 +1,5 @@
 //! Clients on threads of their own: what they do to one target stays right.
-#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests start servers on threads and wait for them")]
 
 mod common;
 

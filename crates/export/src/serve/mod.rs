@@ -313,7 +313,7 @@ impl Shared {
             listening.handshake_over(guest.id);
             drop(listening);
             match entered {
-                Some(entered) => transmit(&shared, socket, guest, entered).await,
+                Some(entered) => Box::pin(transmit(&shared, socket, guest, entered)).await,
                 // A step that is still under way would keep it open.
                 None => drop(shutdown(&*socket, Shutdown::Both)),
             }

@@ -226,12 +226,12 @@ impl LookUp for Elsewhere {
         let answer = Rc::<Answer>::default();
         let want = Want::Allocation { extent, most };
         self.errands.send(self.export, want, Waiting::LookUp(Rc::clone(&answer)));
-        Box::pin(poll_fn(move |cx| match answer.runs.take() {
-            Some(runs) => Poll::Ready(runs),
-            None => {
-                answer.waker.set(Some(cx.waker().clone()));
-                Poll::Pending
+        Box::pin(poll_fn(move |cx| {
+            if let Some(runs) = answer.runs.take() {
+                return Poll::Ready(runs);
             }
+            answer.waker.set(Some(cx.waker().clone()));
+            Poll::Pending
         }))
     }
 }

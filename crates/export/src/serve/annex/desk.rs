@@ -106,8 +106,8 @@ impl Desk {
     /// for the first time.
     fn array(&self, memory: &SharedMemory) -> Rc<Segments> {
         let mut known = self.memory.borrow_mut();
-        let base = memory.base();
-        if let Some(array) = known.iter().find(|array| array.memory().base() == base) {
+        let base = memory.base().as_ptr();
+        if let Some(array) = known.iter().find(|array| array.vecs()[0].base() == base) {
             return Rc::clone(array);
         }
         self.shared.reactor.offer_memory(memory);
