@@ -7,7 +7,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use forebay_block::{Bio, Extent, Sector, SectorCount, Target, call};
 use forebay_reactor::{BufferPool, Reactor};
-use forebay_target::zram::{BackingSetup, Zram};
+use forebay_target::zram::{BackingSetup, Rules, Zram};
 
 use super::command::{Command, look_at, write_back};
 use super::swarm::Swarm;
@@ -52,7 +52,8 @@ impl Life {
     pub(super) async fn live(mut self) {
         let target = (self.swarm.blocks > 0).then(|| self.world.disk(&self.reactor, BACKING));
         let range_pages = self.swarm.range_pages();
-        let backing = target.map(|target| BackingSetup { name: "backing".to_owned(), target, range_pages });
+        let backing =
+            target.map(|target| BackingSetup { name: "backing".to_owned(), target, range_pages, rules: Rules::default() });
         let zram = match Zram::new(&self.reactor, &self.pool, &self.swarm.setup(backing)) {
             Ok(zram) => zram,
             Err(error) => return self.ledger.fail(error.to_string()),

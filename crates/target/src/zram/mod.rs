@@ -41,8 +41,8 @@ use forebay_reactor::{BufferPool, JobPool, Reactor};
 
 pub use self::attributes::AttributeError;
 use self::backing::blocks::Blocks;
-use self::backing::{BATCHES_MAX, Backing, Batch};
-pub use self::backing::{BackingSetup, WritebackError};
+use self::backing::{BATCHES_MAX, Backing, Batch, Policy};
+pub use self::backing::{BackingSetup, Rules, WritebackError};
 pub use self::codec::{Algorithm, Codec, CodecError, CodecParams, Corrupt};
 use self::memory::PAGE;
 use self::pages::{PageError, Pages};
@@ -87,6 +87,9 @@ pub enum ZramError {
         /// Its size.
         sectors: u64,
     },
+    /// The reactor has no room for another task.
+    #[error("zram: this thread has too many tasks: use fewer devices on it")]
+    TooManyTasks,
     /// The codec.
     #[error("zram: {0}")]
     Codec(#[from] CodecError),
@@ -116,6 +119,7 @@ pub struct Zram {
     frames_limit: Option<u64>,
     pages: RefCell<Pages>,
     backing: Option<Backing>,
+    policy: Option<Policy>,
     counts: Counts,
     /// Nothing is written back any more.
     closed: Cell<bool>,
@@ -190,6 +194,7 @@ impl Zram {
         let codec = Codec::new(&setup.codec)?;
         let limit = (setup.mem_limit > 0).then(|| setup.mem_limit.div_ceil(PAGE_BYTES));
         let blocks = setup.backing.as_ref().map(backing_blocks).transpose()?;
+        let rules = setup.backing.as_ref().map(|backing| backing.rules).filter(Rules::are_any);
         let disk = Rc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             reactor: reactor.clone(),
@@ -199,6 +204,7 @@ impl Zram {
             frames_limit: limit,
             pages: RefCell::new(Pages::new(codec, limit, blocks)),
             backing: setup.backing.as_ref().map(Backing::new),
+            policy: rules.map(|rules| Policy::new(rules, reactor.now())),
             counts: Counts::default(),
             closed: Cell::new(false),
             reads: OnceCell::new(),
@@ -210,6 +216,9 @@ impl Zram {
             reads.get_or_init(|| reactor.job_pool(JOBS_MAX, |(disk, bio): (Rc<Self>, Bio)| disk.read_away(bio)));
             changes.get_or_init(|| reactor.job_pool(JOBS_MAX, |(disk, bio): (Rc<Self>, Bio)| disk.change_away(bio)));
             disk.batches.get_or_init(|| reactor.job_pool(BATCHES_MAX, backing::write_batch));
+        }
+        if rules.is_some() && !reactor.spawn(backing::follow(Rc::downgrade(&disk))) {
+            return Err(ZramError::TooManyTasks);
         }
         Ok(disk)
     }
@@ -293,6 +302,12 @@ impl Zram {
         };
         if !status.is_ok() {
             add(if bio.op() == Op::Read { &self.counts.failed_reads } else { &self.counts.failed_writes }, 1);
+        }
+        if let Some(policy) = self.policy.as_ref().filter(|_| bio.op() == Op::Write) {
+            let pages = self.pages.borrow();
+            if policy.concerns(pages.frames_used(), pages.frames_limit) {
+                policy.work.raise();
+            }
         }
         bio.end(status);
     }

@@ -3,6 +3,7 @@
 //! ```text
 //!   select.rs   which pages leave          writeback.rs   gathers them, writes them, lets memory go
 //!   blocks.rs   where they go              fetch.rs       reads them again
+//!   policy.rs   when, without a command
 //! ```
 //!
 //! Invariants:
@@ -14,6 +15,7 @@
 
 pub(super) mod blocks;
 mod fetch;
+mod policy;
 pub(super) mod select;
 mod writeback;
 
@@ -26,6 +28,8 @@ use twox_hash::XxHash3_64;
 use super::memory::PAGE;
 use crate::event::Event;
 
+pub use self::policy::Rules;
+pub(super) use self::policy::{Policy, follow};
 pub use self::writeback::WritebackError;
 pub(super) use self::writeback::{Batch, write_batch};
 
@@ -49,6 +53,8 @@ pub struct BackingSetup {
     pub target: Rc<dyn Target>,
     /// Pages of one write at most; by the device's preference where `None`.
     pub range_pages: Option<u32>,
+    /// When pages are written back without a command.
+    pub rules: Rules,
 }
 
 /// A backing device in use.

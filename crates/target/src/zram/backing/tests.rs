@@ -21,11 +21,14 @@ type Ended = Rc<RefCell<Option<Result<(), WritebackError>>>>;
 impl Rig {
     /// A disk of `pages` pages before a backing device of `blocks` blocks.
     fn new(pages: u64, blocks: usize, range_pages: u32) -> Self {
+        Self::with(pages, blocks, range_pages, 0, Rules::default())
+    }
+
+    fn with(pages: u64, blocks: usize, range_pages: u32, mem_limit: u64, rules: Rules) -> Self {
         let reactor = Reactor::new(Box::new(JumpingClock::default()));
         let disk = Disk::new(blocks * 8);
-        let backing = BackingSetup { name: "disk".into(), target: disk.clone(), range_pages: Some(range_pages) };
-        let setup =
-            Setup { sectors: SectorCount(pages * 8), codec: CodecParams::default(), mem_limit: 0, backing: Some(backing) };
+        let backing = BackingSetup { name: "disk".into(), target: disk.clone(), range_pages: Some(range_pages), rules };
+        let setup = Setup { sectors: SectorCount(pages * 8), codec: CodecParams::default(), mem_limit, backing: Some(backing) };
         let zram = Zram::new(&reactor, &BufferPool::default(), &setup).unwrap();
         Self { reactor, disk, zram }
     }
@@ -392,4 +395,48 @@ fn attributes_speak_as_the_kernel_does() {
     }
     assert_eq!((rig.zram.status().limit_bytes, rig.zram.get("writeback_batch_size").unwrap()), (1 << 20, "4\n".to_owned()));
     assert!(matches!(rig.zram.get("idle"), Err(AttributeError::OneWay { .. })));
+}
+
+#[test]
+fn rules_write_idle_pages_back_at_their_rate_and_rest_when_nothing_is_left() {
+    let rules = Rules { idle_after_s: Some(100), rate_bytes: Some(8 * 4096), ..Rules::default() };
+    let rig = Rig::with(64, 64, 8, 0, rules);
+    (0..20).for_each(|page| rig.fill(page, page));
+    let after = |seconds| rig.reactor.run(rig.reactor.sleep(std::time::Duration::from_secs(seconds))).unwrap();
+    after(90);
+    assert_eq!(rig.bd_stat(), [0, 0, 0], "nothing is old enough");
+    rig.page(5).unwrap();
+    rig.reactor.run(rig.reactor.sleep(std::time::Duration::from_millis(10_500))).unwrap();
+    assert_eq!(rig.bd_stat(), [8, 0, 8], "a second's pages at a time");
+    after(30);
+    assert_eq!(rig.bd_stat(), [19, 0, 19], "page 5 was asked for");
+    after(100);
+    assert_eq!(rig.bd_stat(), [20, 0, 20]);
+    // A timer that is still set would make this clock jump.
+    let before = rig.reactor.now();
+    (0..100).for_each(|_| rig.reactor.turn(false).unwrap());
+    assert_eq!((rig.reactor.now(), rig.zram.status().used_bytes), (before, 0));
+    rig.fill(7, 70);
+    after(200);
+    assert_eq!(rig.bd_stat(), [20, 0, 21]);
+}
+
+#[test]
+fn a_spill_begins_at_its_mark_takes_the_largest_and_ends_below_it() {
+    let rules = Rules { spill_percent: Some(80), ..Rules::default() };
+    let rig = Rig::with(400, 400, 8, 100 * 4096, rules);
+    for page in 0..20 {
+        assert_eq!(rig.status_of(write(page * 8, &[noise(page, 2048), vec![0; 2048]].concat())), Status::Ok);
+    }
+    (20..90).for_each(|page| rig.fill(page, page));
+    rig.turns();
+    let status = rig.zram.status();
+    assert!(status.used_bytes <= 80 * 4096 && status.used_bytes >= 60 * 4096, "{status:?}");
+    assert!(rig.zram.get("block_state").unwrap().lines().take(20).all(|line| !line.contains('w')), "small pages stay");
+    // More than the limit goes in, as long as the device takes it.
+    (100..300).for_each(|page| {
+        rig.fill(page, page);
+        rig.turns();
+    });
+    (20..90).for_each(|page| assert!(rig.page(page).unwrap() == noise(page, PAGE)));
 }

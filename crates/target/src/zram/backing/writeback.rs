@@ -78,13 +78,25 @@ impl Zram {
     pub async fn writeback(&self, text: &str) -> Result<(), WritebackError> {
         let backing = self.backing.as_ref().ok_or(WritebackError::NoBacking)?;
         let selection = Selection::parse(text, self.page_count()).ok_or(WritebackError::Words)?;
+        self.write_selected(backing, selection, None).await
+    }
+
+    /// Writes back what `selection` takes, the largest first where that is more than `budget` pages.
+    pub(super) async fn write_selected(
+        &self,
+        backing: &Backing,
+        selection: Selection,
+        budget: Option<u64>,
+    ) -> Result<(), WritebackError> {
         if backing.running.replace(true) {
             return Err(WritebackError::Busy);
         }
         let _running = Running(backing);
         let mut walk = Walk::new(selection);
-        if backing.limited.get() {
-            walk.limit(&self.pages.borrow().table, backing.limit.get());
+        let limit = if backing.limited.get() { backing.limit.get() } else { u64::MAX };
+        let most = limit.min(budget.unwrap_or(u64::MAX));
+        if most < u64::MAX {
+            walk.limit(&self.pages.borrow().table, most);
         }
         let mut result = Ok(());
         while !self.closed.get() {
@@ -103,7 +115,8 @@ impl Zram {
         if backing.failed.take() {
             return Err(WritebackError::Device);
         }
-        if walk.is_limited() { result.and(Err(WritebackError::Limit)) } else { result }
+        // A budget of one's own is no error.
+        if walk.is_limited() && limit == most { result.and(Err(WritebackError::Limit)) } else { result }
     }
 
     fn start(&self, backing: &Backing, batch: Batch) {
@@ -152,6 +165,9 @@ impl Zram {
     /// Waits until nothing is written back any more, and lets nothing begin.
     pub async fn close(&self) {
         self.closed.set(true);
+        if let Some(policy) = &self.policy {
+            policy.work.raise();
+        }
         if let Some(backing) = &self.backing {
             while backing.is_busy() {
                 backing.ended.after(backing.ended.count(), None).await;
