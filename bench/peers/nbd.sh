@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # NBD servers on memory, side by side: forebay, nbdkit's memory plugin (default and malloc allocator), qemu-nbd on tmpfs.
 #
-#   nbd.sh [-n PAIRS] [-s SECONDS] [-m MIB] [-j FILE]
+#   nbd.sh [-n ROUNDS] [-s SECONDS] [-m MIB] [-b SIZES] [-c CONNECTIONS] [-j FILE]
 #
 #   -n  rounds; in each, every server does every job once (5)      -s  seconds a job runs (3)
 #   -m  size of each device (1024)                                 -j  also write every figure to FILE as JSON lines
+#   -b  block sizes ("4k 64k 512k")                                -c  numbers of connections ("1 2")
 #
-# Jobs: fio's nbd engine over a unix socket, 4k and 512k, random read and random write, depth 32. Printed per job and server:
-# median (lowest, highest) MiB/s, the ratio of forebay to the server round by round, and the server's processor seconds per GiB.
+# Jobs: fio's nbd engine over a unix socket, random read and random write, depth 32 for each connection. Printed per job and
+# server: median (lowest, highest) MiB/s, the ratio of forebay to the server round by round, and the server's processor seconds
+# per GiB. `limit` is forebay over its null device, which moves no data of its own: what fio and the socket allow.
 # Every device is written once before the first round, so that no figure pays for the first touch of memory.
 # Needs: fio nbdkit qemu-utils libnbd-bin python3, and cargo. Installs the packages when it runs as root on Debian.
 set -euo pipefail
-rounds=5 seconds=3 mib=1024 json=
-while getopts n:s:m:j: option; do case $option in
-  n) rounds=$OPTARG;; s) seconds=$OPTARG;; m) mib=$OPTARG;; j) json=$(realpath -m "$OPTARG");; *) exit 2;; esac; done
+rounds=5 seconds=3 mib=1024 sizes="4k 64k 512k" connections="1 2" json=
+while getopts n:s:m:b:c:j: option; do case $option in
+  n) rounds=$OPTARG;; s) seconds=$OPTARG;; m) mib=$OPTARG;; b) sizes=$OPTARG;; c) connections=$OPTARG;; j) json=$(realpath -m "$OPTARG");; *) exit 2;; esac; done
 cd "$(dirname "$0")/../.."
 . bench/peers/lib.sh
 need fio:fio nbdkit:nbdkit qemu-nbd:qemu-utils nbdcopy:libnbd-bin python3:python3
@@ -25,7 +27,7 @@ cleanup() { for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done; r
 trap cleanup EXIT
 
 forebay=$(forebay_binary)
-servers=(forebay nbdkit nbdkit-malloc qemu-nbd)
+servers=(forebay nbdkit nbdkit-malloc qemu-nbd limit)
 start() { # NAME COMMAND...: starts a server whose socket is $work/NAME and waits for it
   local name=$1
   shift
@@ -37,6 +39,7 @@ start() { # NAME COMMAND...: starts a server whose socket is $work/NAME and wait
   exit 1
 }
 start forebay "$forebay" serve --table "0 $((mib * 2048)) linear ram:${mib}M 0" --export "nbd+unix:///?socket=$work/forebay" --control "$work/control"
+start limit "$forebay" serve --table "0 $((mib * 2048)) linear null:${mib}M 0" --export "nbd+unix:///?socket=$work/limit" --control "$work/limit.control"
 start nbdkit nbdkit -f -U "$work/nbdkit" memory "${mib}M"
 start nbdkit-malloc nbdkit -f -U "$work/nbdkit-malloc" memory "${mib}M" allocator=malloc
 truncate -s "${mib}M" "$image"
@@ -51,18 +54,23 @@ used() { # processor time of a server so far, in clock ticks, user and system
   sed 's/.*) //' "/proc/$(cat "$work/$1.pid")/stat" | awk '{print $12 + $13}'
 }
 ticks=$(getconf CLK_TCK)
+job() { # ROUND SIZE DIRECTION CONNECTIONS SERVER: runs it and notes its figures
+  local before after line
+  before=$(used "$5")
+  # Terse output: 6 and 7 are KiB read and KiB/s, 47 and 48 the same for writes.
+  line=$(fio --name=b --ioengine=nbd --uri="nbd+unix:///?socket=$work/$5" --rw="$3" --bs="$2" --iodepth=32 --numjobs="$4" \
+    --group_reporting --size="${mib}M" --norandommap --randrepeat=0 --time_based --runtime="$seconds" \
+    --output-format=terse --terse-version=3)
+  after=$(used "$5")
+  echo "$line" | awk -F';' -v round="$1" -v job="$4 x $3 $2" -v name="$5" -v ticks="$((after - before))" -v hz="$ticks" \
+    '/^3;/{kib = $6 + $47; printf "{\"round\":%d,\"job\":\"%s\",\"server\":\"%s\",\"mib_s\":%.1f,\"cpu_s_per_gib\":%.4f}\n",
+      round, job, name, ($7 + $48) / 1024, ticks / hz / (kib / 1048576)}' >>"$work/figures"
+}
 for round in $(seq "$rounds"); do
-  for bs in 4k 512k; do
-    for rw in randread randwrite; do
-      for name in "${servers[@]}"; do
-        before=$(used "$name")
-        # Terse output: 6 and 7 are KiB read and KiB/s, 47 and 48 the same for writes.
-        line=$(fio --name=b --ioengine=nbd --uri="nbd+unix:///?socket=$work/$name" --rw=$rw --bs=$bs --iodepth=32 --size="${mib}M" \
-          --norandommap --randrepeat=0 --time_based --runtime="$seconds" --output-format=terse --terse-version=3)
-        after=$(used "$name")
-        echo "$line" | awk -F';' -v round="$round" -v job="$rw $bs" -v name="$name" -v ticks="$((after - before))" -v hz="$ticks" \
-          '/^3;/{kib = $6 + $47; printf "{\"round\":%d,\"job\":\"%s\",\"server\":\"%s\",\"mib_s\":%.1f,\"cpu_s_per_gib\":%.4f}\n",
-            round, job, name, ($7 + $48) / 1024, ticks / hz / (kib / 1048576)}' >>"$work/figures"
+  for count in $connections; do
+    for bs in $sizes; do
+      for rw in randread randwrite; do
+        for name in "${servers[@]}"; do job "$round" "$bs" "$rw" "$count" "$name"; done
       done
     done
   done
