@@ -225,6 +225,7 @@ impl Bio {
     pub fn with_copied_segments(mut self) -> Self {
         let inner = self.inner_mut();
         inner.copied = inner.segments.as_ref().map(|segments| segments.vecs().into());
+        bvec::count_segments(inner.copied.as_ref().map_or(0, |copied| copied.len()));
         self
     }
 

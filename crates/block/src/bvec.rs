@@ -30,6 +30,7 @@
 //! Source: the facts of the kernel's `include/linux/bvec.h` and `Documentation/block/biovecs.rst`.
 #![expect(unsafe_code, reason = "raw memory segments are made and copied here and nowhere else in this crate")]
 
+mod copy;
 mod lend;
 mod loan;
 mod memory;
@@ -38,8 +39,11 @@ use std::num::NonZeroU32;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
+pub(crate) use self::copy::count_segments;
+pub use self::copy::{Copied, copied, copy_in, copy_out, zero};
 pub use self::lend::{Source, lend, lend_mut};
 pub use self::loan::{Common, Loan, SharedMemory};
+use self::memory::PAGE_BYTES;
 pub use self::memory::{HeapMemory, Memory};
 use crate::unit::{SECTOR_BYTES, SECTOR_SHIFT, Sector};
 
@@ -122,6 +126,8 @@ pub struct Segments {
     /// Bits set in the address of any segment, or in a length beyond whole sectors, so that
     /// alignment is known without a walk.
     address_bits: usize,
+    /// Size of the pages that all memory surely consists of, bytes.
+    page_bytes: u32,
     /// Whether the memory may be written: by reads of a device.
     writable: bool,
     keeper: Keeper,
@@ -145,6 +151,7 @@ impl Segments {
         for &(offset, bytes) in ranges {
             array.add(&*memory, offset, bytes)?;
         }
+        array.page_bytes = memory.page_bytes();
         array.keeper = Keeper::One(memory);
         array.checked()
     }
@@ -158,13 +165,15 @@ impl Segments {
         for (memory, bytes) in &memories {
             array.add(&**memory, 0, *bytes)?;
         }
+        array.page_bytes = memories.iter().map(|(memory, _)| memory.page_bytes()).min().unwrap_or(PAGE_BYTES);
         array.keeper = Keeper::Each(memories.into_iter().map(|(memory, _)| memory).collect());
         array.checked()
     }
 
     fn empty(room: usize) -> Self {
         let vecs = Vec::with_capacity(room);
-        Self { vecs, bytes: 0, uniform: 0, address_bits: 0, writable: true, keeper: Keeper::Lender }
+        let (keeper, page_bytes) = (Keeper::Lender, PAGE_BYTES);
+        Self { vecs, bytes: 0, uniform: 0, address_bits: 0, page_bytes, writable: true, keeper }
     }
 
     /// Adds the `bytes` at `offset` of `memory`, which the array must come to keep.
@@ -207,6 +216,14 @@ impl Segments {
     #[inline]
     pub fn bytes(&self) -> u32 {
         self.bytes
+    }
+
+    /// Size of the machine's pages that the memory surely consists of, bytes, a power of two: see
+    /// [`Memory::page_bytes`].
+    #[must_use]
+    #[inline]
+    pub fn page_bytes(&self) -> u32 {
+        self.page_bytes
     }
 
     /// Whether a device may write to the memory. Memory that was lent for a write may only be read.
@@ -390,57 +407,6 @@ impl Iterator for Pieces<'_> {
         self.index += 1;
         self.done = 0;
         Some(piece)
-    }
-}
-
-/// Copies the payload from the cursor on into `to`; returns the bytes copied.
-pub fn copy_out(segments: &Segments, iter: BvecIter, to: &mut [u8]) -> usize {
-    let mut at = 0;
-    for piece in iter.pieces(segments) {
-        let n = (piece.bytes() as usize).min(to.len() - at);
-        let (source, dest) = (piece.base(), &mut to[at..at + n]);
-        // SAFETY: the piece lies in memory that `segments` keeps alive (I3); `copy` allows that
-        // the two overlap; `dest` has exactly `n` bytes.
-        unsafe { std::ptr::copy(source, dest.as_mut_ptr(), n) };
-        at += n;
-        if at == to.len() {
-            break;
-        }
-    }
-    at
-}
-
-/// Copies `from` into the payload from the cursor on; returns the bytes copied.
-///
-/// # Panics
-/// When the memory may not be written, which is a bug of whoever made a read over it.
-#[expect(clippy::must_use_candidate, reason = "called for what it does")]
-pub fn copy_in(segments: &Segments, iter: BvecIter, from: &[u8]) -> usize {
-    assert!(segments.writable, "memory that may only be read is not written");
-    let mut at = 0;
-    for piece in iter.pieces(segments) {
-        let n = (piece.bytes() as usize).min(from.len() - at);
-        let (source, dest) = (&from[at..at + n], piece.base());
-        // SAFETY: as in `copy_out`, in the other direction; nobody holds a reference to payload
-        // memory while it is shared (I4).
-        unsafe { std::ptr::copy(source.as_ptr(), dest, n) };
-        at += n;
-        if at == from.len() {
-            break;
-        }
-    }
-    at
-}
-
-/// Fills the payload from the cursor on with zeroes.
-///
-/// # Panics
-/// As [`copy_in`].
-pub fn zero(segments: &Segments, iter: BvecIter) {
-    assert!(segments.writable, "memory that may only be read is not written");
-    for piece in iter.pieces(segments) {
-        // SAFETY: the piece lies in memory that `segments` keeps alive (I3), unreferenced (I4).
-        unsafe { std::ptr::write_bytes(piece.base(), 0, piece.bytes() as usize) };
     }
 }
 

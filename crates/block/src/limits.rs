@@ -33,6 +33,9 @@ pub struct Limits {
     pub max_segments: u32,
     /// Largest single segment, bytes.
     pub max_segment_bytes: u32,
+    /// Whether segments count as the machine's memory has them, page by page, and not as the process
+    /// sees them.
+    pub by_page: bool,
     /// Segments inside a request must meet on multiples of this (a mask); 0 for no rule.
     pub gap_mask: u32,
     /// No read or write crosses a multiple of this, sectors; 0 for no rule.
@@ -61,6 +64,7 @@ impl Limits {
             max_sectors: u32::MAX,
             max_segments: u32::MAX,
             max_segment_bytes: u32::MAX,
+            by_page: false,
             gap_mask: 0,
             chunk_sectors: 0,
             discard_grain_bytes: 512,
@@ -82,6 +86,7 @@ impl Limits {
             max_sectors: self.max_sectors.min(below.max_sectors),
             max_segments: self.max_segments.min(below.max_segments),
             max_segment_bytes: self.max_segment_bytes.min(below.max_segment_bytes),
+            by_page: self.by_page || below.by_page,
             gap_mask: self.gap_mask | below.gap_mask,
             chunk_sectors: stricter_chunk(self.chunk_sectors, below.chunk_sectors),
             discard_grain_bytes: self.discard_grain_bytes.max(below.discard_grain_bytes),

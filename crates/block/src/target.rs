@@ -16,7 +16,7 @@ use std::rc::Rc;
 use crate::allocation::Allocation;
 use crate::bio::{Bio, Op, Status};
 use crate::limits::{Ability, Limits};
-use crate::split::prefix_bytes;
+use crate::split::{prefix_bytes, surely_fits};
 use crate::unit::{Extent, SECTOR_SHIFT, Sector, SectorCount};
 
 /// A node of a stack.
@@ -148,7 +148,7 @@ impl Table {
     fn must_cut(&self, bio: &Bio) -> bool {
         let fits_row = self.rows.iter().any(|row| row.extent.contains(bio.extent()));
         let payload = matches!(bio.op(), Op::Read | Op::Write);
-        !fits_row || (payload && prefix_bytes(&self.limits, bio.sector(), bio.bytes(), bio.pieces()) < bio.bytes())
+        !fits_row || (payload && !surely_fits(&self.limits, bio) && prefix_bytes(&self.limits, bio) < bio.bytes())
     }
 
     fn flush_all(&self, bio: Bio) {

@@ -17,7 +17,7 @@
 //!
 //! Sorting makes every front merge a back merge. Facts: `block/blk-merge.c`, Linux 6.12.
 
-use forebay_block::{Bio, Limits, Op};
+use forebay_block::{Bio, Limits, Op, split};
 
 use crate::request::{DeviceId, Kind};
 
@@ -248,14 +248,14 @@ pub(crate) fn run_length(entries: &[Entry], limits: &Limits) -> usize {
 
 fn merge_length(entries: &[Entry], limits: &Limits) -> usize {
     let first = &entries[0];
-    let mut segments = first.bio.segments_left();
+    let mut segments = split::segments(limits, &first.bio);
     let mut count = 1;
     for pair in entries.windows(2) {
         let (last, next) = (&pair[0], &pair[1]);
         if next.group() != first.group() || next.start() != last.end() || next.alone() {
             break;
         }
-        segments = segments.saturating_add(next.bio.segments_left());
+        segments = segments.saturating_add(split::segments(limits, &next.bio));
         if next.end() - first.start() > u64::from(limits.max_sectors)
             || segments > limits.max_segments
             || crosses_chunk(first.start(), next.end(), limits)

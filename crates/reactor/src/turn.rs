@@ -94,8 +94,6 @@ pub struct TurnCounts {
 
 struct Device {
     attachment: Attachment,
-    /// Whether its limits leave nothing to look at but a bio's length and number of segments.
-    simple: bool,
     counts: DeviceCounts,
     in_flight: usize,
     held: usize,
@@ -245,8 +243,7 @@ impl Reactor {
         let id = DeviceId(id);
         let file = attachment.file.as_ref().map(|file| file.as_fd());
         self.0.backend.borrow_mut().attach(id, file)?;
-        let simple = submit::is_simple(&attachment.limits);
-        devices.push(Device { attachment, simple, counts: DeviceCounts::default(), in_flight: 0, held: 0 });
+        devices.push(Device { attachment, counts: DeviceCounts::default(), in_flight: 0, held: 0 });
         Ok(id)
     }
 

@@ -5,7 +5,7 @@ const ALLOWED: [&str; 4] =
     ["crates/block/src/bvec", "crates/reactor/src/pool", "crates/reactor/src/threads", "crates/reactor/src/uring"];
 
 /// Blocks, functions and impls in the whole tree. Lower it when one goes; raise it only with a reason in the commit.
-pub const BLOCKS_MAX: usize = 40;
+pub const BLOCKS_MAX: usize = 41;
 
 /// A `SAFETY` comment stands on one of this many lines above its block, or on the same line.
 const COMMENT_WITHIN: usize = 6;

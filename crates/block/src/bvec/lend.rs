@@ -22,6 +22,7 @@ use std::num::NonZeroU32;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
+use super::copy::count_segments;
 use super::{Segments, SegmentsError, uniform_bytes};
 
 /// Where the payload of a new request lies.
@@ -55,11 +56,11 @@ impl Source<'_> {
 /// # Errors
 /// [`SegmentsError`] when all slices are empty, or hold 4 GiB or more; `call` does not run then.
 pub fn lend<R>(slices: &[IoSlice<'_>], call: impl FnOnce(&Rc<Segments>) -> R) -> Result<R, SegmentsError> {
-    let mut loan = Loan::new(Source::Slices(slices), false);
+    let mut hold = Hold::new(Source::Slices(slices), false);
     for slice in slices {
-        loan.add(NonNull::from(&**slice))?;
+        hold.add(NonNull::from(&**slice))?;
     }
-    loan.during(call)
+    hold.during(call)
 }
 
 /// Lends `slices` as payload of reads and writes while `call` runs. Empty slices are left out.
@@ -69,11 +70,11 @@ pub fn lend<R>(slices: &[IoSlice<'_>], call: impl FnOnce(&Rc<Segments>) -> R) ->
 /// # Errors
 /// As [`lend`].
 pub fn lend_mut<R>(slices: &mut [IoSliceMut<'_>], call: impl FnOnce(&Rc<Segments>) -> R) -> Result<R, SegmentsError> {
-    let mut loan = Loan::new(Source::SlicesMut(slices), true);
+    let mut hold = Hold::new(Source::SlicesMut(slices), true);
     for slice in slices {
-        loan.add(NonNull::from(&mut **slice))?;
+        hold.add(NonNull::from(&mut **slice))?;
     }
-    loan.during(call)
+    hold.during(call)
 }
 
 thread_local! {
@@ -82,16 +83,16 @@ thread_local! {
 }
 
 /// The lender's hold on a lent array.
-struct Loan(Rc<Segments>);
+struct Hold(Rc<Segments>);
 
-impl Loan {
+impl Hold {
     fn new(source: Source<'_>, writable: bool) -> Self {
         let spare = SPARE.try_with(Cell::take).ok().flatten();
-        let mut loan = Self(spare.unwrap_or_else(|| Rc::new(Segments::empty(0))));
-        let array = loan.array();
+        let mut hold = Self(spare.unwrap_or_else(|| Rc::new(Segments::empty(0))));
+        let array = hold.array();
         array.vecs.reserve(source.segments_to_own());
         array.writable = writable;
-        loan
+        hold
     }
 
     fn array(&mut self) -> &mut Segments {
@@ -110,11 +111,12 @@ impl Loan {
             return Err(SegmentsError::Empty);
         }
         array.uniform = uniform_bytes(&array.vecs);
+        count_segments(array.vecs.len());
         Ok(call(&self.0))
     }
 }
 
-impl Drop for Loan {
+impl Drop for Hold {
     fn drop(&mut self) {
         let Some(array) = Rc::get_mut(&mut self.0) else {
             eprintln!("a request still works on memory that was lent for a call that is over: the process ends");
@@ -124,7 +126,7 @@ impl Drop for Loan {
         array.bytes = 0;
         array.address_bits = 0;
         let spare = Rc::clone(&self.0);
-        // While the thread ends there is no next loan.
+        // While the thread ends there is no next hold.
         let _ = SPARE.try_with(|place| place.set(Some(spare)));
     }
 }

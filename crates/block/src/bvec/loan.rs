@@ -16,6 +16,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::memory::PAGE_BYTES;
 use super::{Keeper, Segments, SegmentsError};
 use crate::bio::Bio;
 
@@ -30,6 +31,10 @@ pub unsafe trait Common: Send + Sync {
     fn base(&self) -> NonNull<u8>;
     /// Length, bytes; not 0.
     fn bytes(&self) -> usize;
+    /// As [`Memory::page_bytes`](super::Memory::page_bytes).
+    fn page_bytes(&self) -> u32 {
+        PAGE_BYTES
+    }
 }
 
 /// Payload memory that several threads may hold.
@@ -56,6 +61,7 @@ impl Segments {
         let bytes = u32::try_from(memory.bytes()).map_err(|_| SegmentsError::TooLong)?;
         let mut array = Self::empty(1);
         array.push(memory.base(), NonZeroU32::new(bytes).ok_or(SegmentsError::Empty)?)?;
+        array.page_bytes = memory.page_bytes();
         array.keeper = Keeper::Thread(memory);
         array.checked()
     }

@@ -5,6 +5,9 @@ use std::ptr::NonNull;
 
 use super::loan::SharedMemory;
 
+/// Size of the smallest page of any Linux, bytes.
+pub(super) const PAGE_BYTES: u32 = 4096;
+
 /// Memory that payload may live in.
 ///
 /// # Safety
@@ -16,6 +19,11 @@ pub unsafe trait Memory {
     fn base(&self) -> NonNull<u8>;
     /// Length, bytes.
     fn len(&self) -> usize;
+    /// Size of the pages of the machine that it surely consists of, bytes, a power of two: what starts
+    /// at a multiple of it is contiguous for that long.
+    fn page_bytes(&self) -> u32 {
+        PAGE_BYTES
+    }
     /// Whether there is nothing in it.
     fn is_empty(&self) -> bool {
         self.len() == 0

@@ -70,6 +70,8 @@ fn model_pieces(lengths: &[u32], skip: u32, bytes: u32) -> Vec<u32> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
     /// Behaviour 1: both halves of a split show the original bytes, over the same array.
     #[test]
     fn behaviour_01_split_halves_are_the_whole(layout in any_layout(), cut in 0..=1000_u32) {
@@ -284,4 +286,78 @@ fn segments_in_pieces_of_memory_of_their_own_are_written_one_by_one() {
     assert_eq!(all, [vec![1; 512], vec![2; 512], vec![3; 1024]].concat());
     assert_eq!(Segments::each(Vec::new()).err(), Some(SegmentsError::Empty));
     assert_eq!(Segments::each(vec![(memory(512), 513)]).err(), Some(SegmentsError::Outside));
+}
+
+/// Every array of one to four segments of 1, 2, 3 or 512 bytes.
+fn small_arrays() -> Vec<Vec<u32>> {
+    let mut arrays: Vec<Vec<u32>> = vec![Vec::new()];
+    let mut from = 0;
+    for _ in 0..4 {
+        let until = arrays.len();
+        for at in from..until {
+            for bytes in [1, 2, 3, 512] {
+                let mut longer = arrays[at].clone();
+                longer.push(bytes);
+                arrays.push(longer);
+            }
+        }
+        from = until;
+    }
+    arrays.remove(0);
+    arrays
+}
+
+/// Places that matter in a payload: around every border, and around the end of a sector.
+fn places(lengths: &[u32]) -> Vec<u32> {
+    let mut places = std::collections::BTreeSet::new();
+    let mut at = 0;
+    for &bytes in lengths {
+        places.extend([at, at + 1, at + bytes - 1, at + bytes / 2]);
+        at += bytes;
+    }
+    places.extend([at, at.min(511), at.min(512), at.min(513)]);
+    places.into_iter().collect()
+}
+
+#[test]
+fn the_cursor_agrees_with_the_model_in_every_small_array() {
+    let mut cases = 0_u32;
+    for lengths in small_arrays() {
+        let segments = layout(&lengths).segments;
+        let places = places(&lengths);
+        for (first, &skip) in places.iter().enumerate() {
+            for (second, &middle) in places.iter().enumerate().skip(first) {
+                let whole = BvecIter::over(Sector(9), &segments, skip, segments.bytes() - skip);
+                // From `skip` to `middle` in one step is where a cursor begins that starts there.
+                let mut moved = whole;
+                moved.advance(Some(&segments), u64::from(middle - skip)).unwrap();
+                let there = BvecIter::over(Sector(9), &segments, middle, segments.bytes() - middle);
+                assert_eq!((moved.index, moved.done, moved.bytes), (there.index, there.done, there.bytes), "{lengths:?}");
+                for &end in &places[second..] {
+                    let part = BvecIter::over(Sector(9), &segments, middle, end - middle);
+                    let expected = model_pieces(&lengths, middle, end - middle);
+                    let pieces: Vec<u32> = part.pieces(&segments).map(BioVec::bytes).collect();
+                    assert_eq!(pieces, expected, "{middle}..{end} of {lengths:?}");
+                    assert_eq!(part.segments_left(&segments) as usize, expected.len(), "{middle}..{end} of {lengths:?}");
+                    cases += 1;
+                }
+            }
+        }
+    }
+    assert!(cases > 50_000, "{cases}");
+}
+
+#[test]
+fn the_sector_is_that_of_the_next_byte_after_any_two_steps() {
+    for bytes in (512..=1536).step_by(512) {
+        for first in 0..=bytes {
+            let mut once = BvecIter::bare(Sector(100), bytes);
+            once.advance(None, first).unwrap();
+            for second in [0, 1, 255, 511, 512, 513, 1024].into_iter().filter(|second| first + second <= bytes) {
+                let mut twice = once;
+                twice.advance(None, second).unwrap();
+                assert_eq!((twice.sector, twice.bytes), (Sector(100 + (first + second) / 512), bytes - first - second));
+            }
+        }
+    }
 }

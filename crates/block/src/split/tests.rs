@@ -18,23 +18,26 @@ fn memory(ranges: &[(usize, u32)]) -> Rc<Segments> {
     Segments::ranges(Box::new(HeapMemory::new(end, 65_536)), ranges).unwrap()
 }
 
-fn prefix(limits: &Limits, sector: u64, segments: &Segments) -> u64 {
-    let iter = BvecIter::over(Sector(sector), segments, 0, segments.bytes());
-    prefix_bytes(limits, iter.sector, iter.bytes, iter.pieces(segments))
+fn whole(sector: u64, segments: &Rc<Segments>) -> Bio {
+    Bio::write(Sector(sector), Rc::clone(segments), 0, segments.bytes())
+}
+
+fn prefix(limits: &Limits, sector: u64, segments: &Rc<Segments>) -> u64 {
+    prefix_bytes(limits, &whole(sector, segments))
 }
 
 /// Cuts a whole request; the lengths of the parts, stopping at one that cannot be cut.
-fn parts(limits: &Limits, sector: u64, segments: &Segments) -> Vec<u64> {
-    let mut iter = BvecIter::over(Sector(sector), segments, 0, segments.bytes());
+fn parts(limits: &Limits, sector: u64, segments: &Rc<Segments>) -> Vec<u64> {
+    let mut bio = whole(sector, segments);
     let mut lengths = Vec::new();
-    while iter.bytes > 0 {
-        let bytes = prefix_bytes(limits, iter.sector, iter.bytes, iter.pieces(segments));
-        assert!(bytes <= iter.bytes);
+    while bio.bytes() > 0 {
+        let bytes = prefix_bytes(limits, &bio);
+        assert!(bytes <= bio.bytes());
         lengths.push(bytes);
         if bytes == 0 {
             break;
         }
-        iter.advance(Some(segments), bytes).unwrap();
+        bio.advance(bytes);
     }
     lengths
 }
@@ -107,9 +110,30 @@ fn memory_that_fits_no_logical_block_is_told_by_0() {
     assert_eq!(prefix(&limits, 0, &memory(&[(0, 512), (4096, 3584)])), 0);
 }
 
+/// What these pieces count as, byte by byte: a part ends where it is full, or at the end of a page.
+fn count(limits: &Limits, pieces: &[BioVec]) -> u64 {
+    let mut count = 0;
+    for piece in pieces {
+        let mut in_part = 0;
+        for at in 0..piece.bytes() {
+            let page_starts = limits.by_page && (piece.base() as usize + at as usize).is_multiple_of(4096);
+            if at == 0 || in_part == limits.max_segment_bytes || page_starts {
+                count += 1;
+                in_part = 0;
+            }
+            in_part += 1;
+        }
+    }
+    count
+}
+
 /// Whether one request may carry exactly these pieces, straight from the rules.
 fn allowed_memory(limits: &Limits, pieces: &[BioVec]) -> bool {
-    let parts: u64 = pieces.iter().map(|piece| u64::from(piece.bytes().div_ceil(limits.max_segment_bytes))).sum();
+    let parts = if limits.by_page {
+        count(limits, pieces)
+    } else {
+        pieces.iter().map(|piece| u64::from(piece.bytes().div_ceil(limits.max_segment_bytes))).sum()
+    };
     let on = |address: u64| address & u64::from(limits.gap_mask) == 0;
     let start = |piece: &BioVec| piece.base() as u64;
     let gaps = pieces.windows(2).any(|pair| !on(start(&pair[0]) + u64::from(pair[0].bytes())) || !on(start(&pair[1])));
@@ -117,7 +141,7 @@ fn allowed_memory(limits: &Limits, pieces: &[BioVec]) -> bool {
 }
 
 /// The largest prefix that the rules allow, by trying all lengths from the longest down.
-fn model(limits: &Limits, sector: u64, segments: &Segments) -> u64 {
+fn model(limits: &Limits, sector: u64, segments: &Rc<Segments>) -> u64 {
     let bytes = u64::from(segments.bytes());
     let mut most = u64::from(limits.max_sectors) * 512;
     if limits.chunk_sectors > 0 {
@@ -207,6 +231,8 @@ fn every_small_case_agrees_with_the_rules() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
     #[test]
     fn all_parts_together_are_the_request_and_each_is_allowed(
         layout in proptest::collection::vec((0..8_usize, 1..20_u32), 1..20),
@@ -217,29 +243,48 @@ proptest! {
         gap in prop::bool::ANY,
         chunk_sectors in prop::sample::select(vec![0_u32, 8, 24]),
         physical_shift in 0..4_u32,
+        by_page in prop::bool::ANY,
     ) {
         let ranges: Vec<(usize, u32)> =
             layout.iter().enumerate().map(|(at, (start, sectors))| (at * 16384 + start * 512, sectors * 512)).collect();
         let segments = memory(&ranges);
         let limits = Limits {
             max_sectors, max_segments, max_segment_bytes: max_segment_sectors * 512, chunk_sectors,
-            physical_bytes: 512 << physical_shift, gap_mask: if gap { 4095 } else { 0 }, ..limits()
+            physical_bytes: 512 << physical_shift, gap_mask: if gap { 4095 } else { 0 }, by_page, ..limits()
         };
-        let mut iter = BvecIter::over(Sector(sector), &segments, 0, segments.bytes());
-        while iter.bytes > 0 {
-            let bytes = prefix_bytes(&limits, iter.sector, iter.bytes, iter.pieces(&segments));
+        let mut bio = whole(sector, &segments);
+        let fits = surely_fits(&limits, &bio);
+        while bio.bytes() > 0 {
+            let bytes = prefix_bytes(&limits, &bio);
             prop_assert!(bytes > 0 && bytes.is_multiple_of(512));
-            let mut part = iter;
-            part.bytes = bytes;
-            let pieces: Vec<BioVec> = part.pieces(&segments).collect();
+            prop_assert!(!fits || bytes == bio.bytes(), "what surely fits is one request");
+            let part = bio.part(0, bytes);
+            let pieces: Vec<BioVec> = part.pieces().collect();
             prop_assert!(allowed_memory(&limits, &pieces));
+            prop_assert_eq!(u64::from(super::segments(&limits, &part)), count(&limits, &pieces));
+            prop_assert!(segments_at_most(&limits, &part) >= count(&limits, &pieces));
             prop_assert!(bytes <= u64::from(max_sectors) * 512);
             if chunk_sectors > 0 {
                 let chunk = u64::from(chunk_sectors);
-                prop_assert_eq!(iter.sector.0 / chunk, (iter.sector.0 + bytes / 512 - 1) / chunk);
+                prop_assert_eq!(bio.sector().0 / chunk, (bio.sector().0 + bytes / 512 - 1) / chunk);
             }
-            iter.advance(Some(&segments), bytes).unwrap();
+            bio.advance(bytes);
         }
-        prop_assert_eq!(iter.sector.0, sector + u64::from(segments.bytes()) / 512);
+        prop_assert_eq!(bio.sector().0, sector + u64::from(segments.bytes()) / 512);
     }
+}
+
+#[test]
+fn plain_memory_counts_page_by_page_where_the_device_does() {
+    let limits = Limits { max_segments: 128, max_segment_bytes: 65_536, by_page: true, ..limits() };
+    let aligned = memory(&[(0, 1 << 20)]);
+    assert_eq!(parts(&limits, 0, &aligned), [512 * KIB, 512 * KIB]);
+    assert_eq!(super::segments(&limits, &whole(0, &aligned)), 256);
+    // Half a page at either end: 129 pages are touched.
+    let shifted = memory(&[(2048, 512 << 10)]);
+    assert_eq!(parts(&limits, 0, &shifted), [510 * KIB, 2 * KIB]);
+    assert_eq!(parts(&Limits { by_page: false, ..limits }, 0, &aligned), [1024 * KIB]);
+    // The example of the module's documentation.
+    let example = Bio::write(Sector(0), memory(&[(4000, 10_000), (16_384, 240)]), 0, 10_240);
+    assert_eq!(super::segments(&limits, &example), 5);
 }

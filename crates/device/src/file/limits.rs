@@ -150,6 +150,9 @@ impl Queue {
             max_sectors: max_sectors.max(logical / 512),
             max_segments: self.positive("max_segments", SEGMENTS_MAX, SEGMENTS_MAX),
             max_segment_bytes: self.positive("max_segment_size", u32::MAX, u32::MAX).max(logical),
+            // Past the page cache the device's own controller sees the payload, page by page. A request
+            // that the kernel has to cut costs a thread of its own.
+            by_page: alignment.is_some(),
             gap_mask: if alignment.is_some() && (gap_mask.wrapping_add(1)).is_power_of_two() { gap_mask } else { 0 },
             chunk_sectors: self.positive("chunk_sectors", u32::MAX, 0),
             discard_grain_bytes: if unmap { self.positive("discard_granularity", 1 << 30, logical).max(logical) } else { 0 },

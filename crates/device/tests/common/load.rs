@@ -9,11 +9,12 @@ use forebay_reactor::{Buffer, BufferPool, Reactor};
 /// Bytes of each request.
 pub const BYTES: u32 = 4096;
 
-/// Keeps `depth` requests of 4 KiB in flight; every second one is a read. Places are apart, so
+/// Keeps `depth` requests of 4 KiB in flight; every second one is a read, or all. Places are apart, so
 /// that nothing merges.
 pub struct Load {
     me: Weak<Self>,
     target: Rc<dyn Target>,
+    writes: bool,
     buffers: Vec<Buffer>,
     next: Cell<u64>,
     until: Cell<u64>,
@@ -22,11 +23,21 @@ pub struct Load {
 
 impl Load {
     pub fn new(reactor: &Reactor, target: Rc<dyn Target>, depth: usize) -> Rc<Self> {
+        Self::with(reactor, target, depth, true)
+    }
+
+    /// As [`Load::new`], of reads alone.
+    pub fn reading(reactor: &Reactor, target: Rc<dyn Target>, depth: usize) -> Rc<Self> {
+        Self::with(reactor, target, depth, false)
+    }
+
+    fn with(reactor: &Reactor, target: Rc<dyn Target>, depth: usize, writes: bool) -> Rc<Self> {
         let pool = BufferPool::new(reactor);
         let buffers = (0..depth).map(|_| pool.take(BYTES as usize)).collect();
         Rc::new_cyclic(|me| Self {
             me: me.clone(),
             target,
+            writes,
             buffers,
             next: Cell::new(0),
             until: Cell::new(0),
@@ -43,8 +54,11 @@ impl Load {
         let blocks = self.target.sectors().0 / u64::from(BYTES / 512);
         let sector = Sector((number * 7 + number % 2 * (blocks / 2)) % blocks * u64::from(BYTES / 512));
         let segments = Rc::clone(self.buffers[slot].segments());
-        let bio =
-            if number.is_multiple_of(2) { Bio::write(sector, segments, 0, BYTES) } else { Bio::read(sector, segments, 0, BYTES) };
+        let bio = if self.writes && number.is_multiple_of(2) {
+            Bio::write(sector, segments, 0, BYTES)
+        } else {
+            Bio::read(sector, segments, 0, BYTES)
+        };
         self.target.submit(bio.on_end(Rc::clone(self) as Rc<dyn End>, slot as u64));
     }
 

@@ -99,6 +99,9 @@ unsafe impl Memory for Piece {
     fn shared(&self) -> Option<SharedMemory> {
         Some(Arc::clone(&self.mapping) as SharedMemory)
     }
+    fn page_bytes(&self) -> u32 {
+        self.mapping.page_bytes()
+    }
 }
 
 /// A buffer that is the memory of a payload: nobody else holds it, and nobody gets hold of it.
@@ -113,6 +116,9 @@ unsafe impl Memory for Alone {
     }
     fn len(&self) -> usize {
         self.0.only().bytes() as usize
+    }
+    fn page_bytes(&self) -> u32 {
+        self.0.segments().page_bytes()
     }
 }
 
@@ -187,6 +193,7 @@ impl Store {
             self.next_bytes = (self.next_bytes * 2).min(REGION_MAX_BYTES);
             if let Some(reactor) = self.reactor.as_ref().and_then(WeakReactor::upgrade) {
                 reactor.offer_memory(&(Arc::clone(&mapping) as SharedMemory));
+                mapping.find_pages();
             }
             self.rooms.push(Room { mapping, used: 0 });
             self.rooms.len() - 1

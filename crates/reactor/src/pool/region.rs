@@ -3,6 +3,7 @@
 
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_block::Common;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -11,11 +12,15 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Size of the smallest page of any Linux, bytes.
 const PAGE_BYTES: usize = 4096;
+/// `madvise(2)`: make huge pages of what is in place, now (6.1). Not in every C library's headers yet.
+const MADV_COLLAPSE: libc::c_int = 25;
 
 /// A private, zeroed mapping that is unmapped on drop.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
+    /// Whether it was found to consist of huge pages only.
+    huge: AtomicBool,
 }
 
 impl Mapping {
@@ -38,7 +43,7 @@ impl Mapping {
             unsafe { rustix::mm::munmap(start.cast(), length) }?;
         }
         let base = NonNull::new(start.wrapping_add(lead)).expect("a mapping is not at address 0");
-        let mapping = Self { base, bytes };
+        let mapping = Self { base, bytes, huge: AtomicBool::new(false) };
         // SAFETY: advice on the mapping's own range; it does not change what is in it. Where huge
         // pages are switched off, small ones do as well.
         let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
@@ -60,6 +65,20 @@ unsafe impl Common for Mapping {
     }
     fn bytes(&self) -> usize {
         self.bytes
+    }
+    fn page_bytes(&self) -> u32 {
+        let bytes = if self.huge.load(Ordering::Relaxed) { HUGE_PAGE_BYTES } else { PAGE_BYTES };
+        u32::try_from(bytes).expect("pages are shorter than 4 GiB")
+    }
+}
+
+impl Mapping {
+    /// Finds out whether all of it is in place and made of huge pages, and makes them where that is
+    /// missing. A backend that registered the memory brought it into place, and keeps it so.
+    pub(crate) fn find_pages(&self) {
+        // SAFETY: advice on the mapping's own range; it leaves the content as it is.
+        let result = unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, MADV_COLLAPSE) };
+        self.huge.store(result == 0, Ordering::Relaxed);
     }
 }
 

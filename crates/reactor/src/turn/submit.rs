@@ -3,7 +3,7 @@
 //! Whether it must be cut is answered without a walk over its segments wherever the device's limits
 //! allow that; only a bio that may have to be cut is walked.
 
-use forebay_block::{Bio, Limits, Op, Status, split};
+use forebay_block::{Bio, Op, Status, split};
 
 use super::{Device, Reactor};
 use crate::request::DeviceId;
@@ -22,13 +22,13 @@ impl Reactor {
         if payload && !bio.memory_aligned(limits.memory_align) {
             return self.0.finished.borrow_mut().push((bio, Status::IoError));
         }
-        if !payload || fits(device, &bio) {
+        if !payload || split::surely_fits(limits, &bio) {
             return self.plug(device, id, bio);
         }
         let mut pieces = 0;
         while bio.bytes() > 0 {
             let limits = &device.attachment.limits;
-            let bytes = split::prefix_bytes(limits, bio.sector(), bio.bytes(), bio.pieces());
+            let bytes = split::prefix_bytes(limits, &bio);
             if bytes == bio.bytes() && pieces == 0 {
                 return self.plug(device, id, bio);
             }
@@ -59,21 +59,4 @@ impl Reactor {
             self.0.held.borrow_mut().push(last);
         }
     }
-}
-
-/// Whether `limits` know no rule on where segments begin or end, or on where a request lies.
-pub(super) fn is_simple(limits: &Limits) -> bool {
-    limits.gap_mask == 0 && limits.chunk_sectors == 0
-}
-
-/// Whether a bio surely goes to a device in one piece: answered without a walk over its segments.
-fn fits(device: &Device, bio: &Bio) -> bool {
-    let limits = &device.attachment.limits;
-    if !device.simple || bio.bytes() > u64::from(limits.max_sectors) * 512 {
-        return false;
-    }
-    if limits.max_segment_bytes == u32::MAX {
-        return limits.max_segments == u32::MAX || bio.segments_left() <= limits.max_segments;
-    }
-    bio.segments_left() == 1 && bio.bytes() <= u64::from(limits.max_segment_bytes)
 }

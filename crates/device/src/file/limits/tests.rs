@@ -48,6 +48,7 @@ fn a_drive_is_described_by_its_queue() {
         max_sectors: 2560,
         max_segments: 127,
         max_segment_bytes: u32::MAX,
+        by_page: true,
         gap_mask: 4095,
         chunk_sectors: 256,
         discard_grain_bytes: 4096,
@@ -58,7 +59,8 @@ fn a_drive_is_described_by_its_queue() {
     let read_only = Queue::at(&folder.0).limits(DIRECT, true);
     assert_eq!((read_only.discard, read_only.write_zeroes, read_only.discard_grain_bytes), (Ability::No, Ability::No, 0));
     let buffered = Queue::at(&folder.0).limits(None, false);
-    assert_eq!((buffered.memory_align, buffered.gap_mask), (1, 0), "the page cache takes any memory");
+    let memory = (buffered.memory_align, buffered.gap_mask, buffered.by_page);
+    assert_eq!(memory, (1, 0, false), "the page cache takes any memory");
 }
 
 #[test]
