@@ -172,3 +172,23 @@ fn a_tarball_comes_back_through_ext4_and_the_backing_file() {
     fuse.wait().expect("nbdfuse ends when it is unmounted");
     server.stop();
 }
+
+#[test]
+fn codecs_are_compared_and_disks_shown_as_zramctl_does() {
+    let scratch = Scratch::new();
+    let path = scratch.write("data", &[b"a line of text that is like the next\n".repeat(4000), vec![0; 8192]].concat());
+    let ended = forebay(&["zram", "advise", &path]);
+    let names: Vec<&str> = ended.stdout.lines().skip(2).filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, ["lz4", "zstd", "zstd", "zstd", "deflate", "deflate"], "{}{}", ended.stdout, ended.stderr);
+    let none = forebay(&["zram", "advise", &scratch.file("none")]);
+    assert_eq!((none.code, none.stderr.contains("none")), (1, true), "{}", none.stderr);
+    let server = serve(&scratch, 16, "mem_limit=1M");
+    let mut client = Client::connect(server.uri()).expect("the server is there");
+    client.write(0, &[7; 8192], 0).expect("the disk takes writes");
+    let words = ["status", "--noheadings", "--raw", "--output", "name,algorithm,disksize,data,zero-pages,mem-limit"];
+    assert_eq!(attribute(&scratch, &words).stdout, "disk lz4 16M 8K 2 1M\n");
+    let all = attribute(&scratch, &["status", "--bytes", "--output-all"]).stdout;
+    assert!(all.starts_with("NAME ALGORITHM DISKSIZE") && all.contains("16777216"), "{all}");
+    assert_eq!(attribute(&scratch, &["status", "--output", "speed"]).code, 1);
+    server.stop();
+}

@@ -215,12 +215,46 @@ writeback_limit_enable.";
 /// The commands for compressed RAM disks.
 #[derive(Debug, Subcommand)]
 pub enum ZramCommand {
+    /// Show the compressed RAM disks of a server in the columns of zramctl
+    Status(ZramStatusFlags),
+    /// Show what each codec would make of the data of some files
+    Advise {
+        /// Files or block devices; pages from all over them are looked at
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
     /// Print an attribute
     #[command(after_help = ZRAM_HELP)]
     Get(ZramGetFlags),
     /// Write an attribute, and wait until what that asks for is done
     #[command(after_help = ZRAM_HELP)]
     Set(ZramSetFlags),
+}
+
+/// `forebay zram status`.
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "switches are independent of each other")]
+pub struct ZramStatusFlags {
+    /// Only this device
+    pub device: Option<String>,
+    /// Print sizes in bytes
+    #[arg(short, long)]
+    pub bytes: bool,
+    /// Leave the heading out
+    #[arg(short, long)]
+    pub noheadings: bool,
+    /// Columns to print, separated by commas
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
+    pub output: Vec<String>,
+    /// Print all columns
+    #[arg(long, conflicts_with = "output")]
+    pub output_all: bool,
+    /// Print single spaces between columns
+    #[arg(long)]
+    pub raw: bool,
+    /// The server.
+    #[command(flatten)]
+    pub reach: Reach,
 }
 
 /// `forebay zram get`.

@@ -12,6 +12,7 @@
 //!    its own meanings.
 #![forbid(unsafe_code)]
 
+mod advise;
 mod bench;
 mod config;
 mod control;
@@ -60,6 +61,8 @@ fn run(command: Command) -> Outcome {
             CacheCommand::Flush(flags) => offline::flush(&flags),
         },
         Command::Zram { command } => match command {
+            ZramCommand::Status(flags) => control::zram_status(&flags),
+            ZramCommand::Advise { files } => advise::run(&files),
             ZramCommand::Get(flags) => control::zram_get(&flags),
             ZramCommand::Set(flags) => control::zram_set(&flags),
         },

@@ -9,6 +9,7 @@ mod protocol;
 mod report;
 mod show;
 mod socket;
+mod zram;
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -19,6 +20,7 @@ use clap::ValueEnum as _;
 
 use self::protocol::{Reply, Request, ServerReport};
 pub use self::socket::ControlSocket;
+pub use self::zram::status as zram_status;
 use crate::failure::{Failure, Outcome, say};
 use crate::flags::{DeviceFlags, MessageFlags, StatusFlags, ZramGetFlags, ZramSetFlags};
 

@@ -18,7 +18,7 @@ use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
 use super::memory::PAGE;
 
 /// Bytes of a page's compressed form at most: a little more than a page, for what does not shrink.
-pub(super) const PACKED_MAX: usize = PAGE + PAGE / 4;
+pub const PACKED_MAX: usize = PAGE + PAGE / 4;
 /// Level of zstd where none is given.
 const ZSTD_LEVEL: i32 = 3;
 /// Level of deflate where none is given.

@@ -18,7 +18,7 @@ pub(in super::super) const PAGE: usize = 4096;
 pub(super) const HEAD: usize = 8;
 /// Compressed size from which on a page is kept as it is: the largest class below a page, 3632
 /// bytes, holds objects of up to 3624.
-pub(in super::super) const HUGE_BYTES: usize = 3625;
+pub const HUGE_BYTES: usize = 3625;
 
 /// Size of the smallest class, bytes.
 const SMALLEST: usize = 32;

@@ -21,8 +21,9 @@
 mod classes;
 mod frames;
 
+pub use self::classes::HUGE_BYTES;
+pub(super) use self::classes::PAGE;
 use self::classes::{ClassId, Classes};
-pub(super) use self::classes::{HUGE_BYTES, PAGE};
 use self::frames::{Frame, Frames};
 
 /// Bytes of an owner's number.
