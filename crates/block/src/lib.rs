@@ -7,9 +7,9 @@
 //! ```
 //!
 //! This crate does no I/O, knows no runtime and depends on no other crate of the project. A write
-//! starts at [`Table`](target::Table), is described by a [`Bio`](bio::Bio), and its payload is an
-//! immutable array of segments ([`Segments`](bvec::Segments)) over which only a small cursor
-//! ([`BvecIter`](bvec::BvecIter)) moves.
+//! starts at [`Table`], is described by a [`Bio`], and its payload is an
+//! immutable array of segments ([`Segments`]) over which only a small cursor
+//! ([`BvecIter`]) moves.
 
 #![deny(unsafe_code)]
 

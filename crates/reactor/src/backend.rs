@@ -1,7 +1,7 @@
 //! The seam to the world: one object with one virtual call per turn.
 //!
 //! Everything that happens outside the process (devices, sockets, time) goes through a
-//! [`Backend`]. [`Uring`](crate::uring::Uring) and [`Threads`](crate::threads::Threads) are the
+//! [`Backend`]. [`Uring`] and [`Threads`] are the
 //! real ones; the simulator is a third.
 
 use std::io;

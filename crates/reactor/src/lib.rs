@@ -6,7 +6,7 @@
 //! ```
 //!
 //! What comes before: a device's `submit`. What comes after: the kernel, through a
-//! [`Backend`](backend::Backend). This crate knows only `forebay-block`.
+//! [`Backend`]. This crate knows only `forebay-block`.
 #![deny(unsafe_code)]
 
 pub mod backend;
