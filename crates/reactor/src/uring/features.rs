@@ -24,19 +24,22 @@ impl Features {
     pub const BUFFERS: Self = Self(16);
     /// Requests of several segments use registered memory as well (6.15).
     pub const FIXED_VECTORS: Self = Self(32);
+    /// The thread stays awake for a moment before it sleeps. Nothing that a kernel must have.
+    pub const WATCH: Self = Self(64);
     /// All of them.
-    pub const ALL: Self = Self(63);
+    pub const ALL: Self = Self(127);
     /// None of them.
     pub const NONE: Self = Self(0);
 
     /// Each of them with a name for people.
-    pub const EACH: [(&str, Self); 6] = [
+    pub const EACH: [(&str, Self); 7] = [
         ("deferred task work", Self::DEFER_TASKRUN),
         ("cooperative task work", Self::COOP_TASKRUN),
         ("wait with a deadline", Self::EXT_ARG),
         ("registered files", Self::FILES),
         ("registered memory", Self::BUFFERS),
         ("registered memory in vectors", Self::FIXED_VECTORS),
+        ("staying awake for a moment", Self::WATCH),
     ];
 
     /// Whether all of `other` are in this set.

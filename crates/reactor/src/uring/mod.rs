@@ -10,7 +10,7 @@
 //! - I3: the ring is dropped only when nothing is in flight: stream steps are cancelled, block
 //!   requests waited for, so that the kernel never writes into memory that was freed.
 //! - I4: without something to submit and without completions there is no system call, unless the
-//!   reactor wants to wait.
+//!   reactor wants to wait. A wait is one call more where the thread stays awake first (`watch.rs`).
 //!
 //! One thread makes the ring and uses it. Errors: a request's are in its result; the ring's own end
 //! the reactor. Sources: `io_uring_setup(2)`, `io_uring_enter(2)`, `io_uring_register(2)`.
@@ -18,6 +18,7 @@
 
 mod features;
 mod slot;
+mod watch;
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,6 +30,7 @@ use io_uring::{IoUring, opcode, types};
 pub use self::features::Features;
 use self::features::{FILES_MAX, REGIONS_MAX};
 use self::slot::{Regions, Slot, Target};
+use self::watch::{AWAKE, Watch};
 use crate::backend::{Backend, Done, Wait, monotonic};
 use crate::request::{DeviceId, Requests, Tag};
 
@@ -47,6 +49,9 @@ pub struct Uring {
     slots: Vec<Slot>,
     queue: VecDeque<Tag>,
     in_flight: usize,
+    /// Of them, steps on streams.
+    streams: usize,
+    watch: Watch,
     /// What a timer request points to until the kernel has read it.
     timer: Box<types::Timespec>,
     start: Duration,
@@ -105,6 +110,8 @@ impl Uring {
             slots: Vec::new(),
             queue: VecDeque::new(),
             in_flight: 0,
+            streams: 0,
+            watch: Watch::default(),
             timer: Box::new(types::Timespec::new()),
             start: monotonic(),
         })
@@ -138,6 +145,7 @@ impl Uring {
                 slot.block(request, target, &self.regions, self.features)
             };
             self.push(&entry.user_data(u64::from(tag)));
+            self.streams += usize::from(request.stream.is_some());
             self.in_flight += 1;
         }
     }
@@ -163,7 +171,7 @@ impl Uring {
     fn reap(&mut self, done: &mut Vec<Done>) {
         for entry in self.ring.completion() {
             let Ok(tag) = Tag::try_from(entry.user_data()) else { continue };
-            self.slots[tag as usize].stream = false;
+            self.streams -= usize::from(std::mem::take(&mut self.slots[tag as usize].stream));
             self.in_flight -= 1;
             done.push(Done { tag, result: entry.result() });
         }
@@ -197,6 +205,13 @@ impl Uring {
             // Without a deadline argument waiting takes a timer request, and that takes room.
             let room = self.features.has(Features::EXT_ARG) || !self.ring.submission().is_full();
             let all = self.queue.is_empty() && room;
+            if let Wait::Until(deadline) = wait
+                && all
+                && done.is_empty()
+                && self.stay_awake(done, deadline)?
+            {
+                return Ok(());
+            }
             let (least, timeout) = match wait {
                 Wait::Until(deadline) if all && done.is_empty() => (1, deadline.map(|at| at.saturating_sub(self.now()))),
                 Wait::Until(_) | Wait::No => (0, None),
@@ -214,6 +229,33 @@ impl Uring {
                 Call::Busy | Call::Woken => return Ok(()),
             }
         }
+    }
+
+    /// Hands over what is in the ring and stays awake for a moment, where that is worth while. Returns whether
+    /// something is done.
+    fn stay_awake(&mut self, done: &mut Vec<Done>, deadline: Option<Duration>) -> io::Result<bool> {
+        let clients_only = self.streams > 0 && self.streams == self.in_flight;
+        if !clients_only || !self.features.has(Features::WATCH) || !self.watch.begins() {
+            return Ok(false);
+        }
+        if !self.ring.submission().is_empty() {
+            self.call(0, None)?;
+            self.reap(done);
+            if !self.ring.submission().is_empty() {
+                return Ok(!done.is_empty());
+            }
+        }
+        let now = self.now();
+        let until = deadline.map_or(now + AWAKE, |deadline| deadline.min(now + AWAKE));
+        while done.is_empty() && !self.kernel_has_more() && self.ring.completion().is_empty() && self.now() < until {
+            std::hint::spin_loop();
+        }
+        if self.kernel_has_more() {
+            self.call(0, None)?;
+        }
+        self.reap(done);
+        self.watch.ended(!done.is_empty());
+        Ok(!done.is_empty())
     }
 
     /// The kernel takes nothing new: takes over what it has completed, else gives it a moment.
