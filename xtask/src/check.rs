@@ -19,6 +19,7 @@ pub fn run() -> Result<(), String> {
     note("clippy", Step::new("clippy", 600, &clippy).run());
     note("tests", crate::suite::unit_tests().failed == 0);
     note("sim", crate::suite::simulate(&["--seeds", "0..200"]).is_ok());
+    note("sim zram", crate::suite::simulate(&["zram", "--seeds", "0..200"]).is_ok());
     let docs = ["cargo", "doc", "--release", "--workspace", "--no-deps"];
     note("docs", Step::new("docs", 600, &docs).env("RUSTDOCFLAGS", "-D warnings").run());
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
