@@ -7,6 +7,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use forebay_block::{Bio, End, HeapMemory, Sector, Segments, Status, Target};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Payload buffers, one for each request in flight; touched, so that no timing pays for fresh memory.
 pub struct Buffers(Vec<Rc<Segments>>);
@@ -112,22 +113,33 @@ impl Stopwatch {
     }
 }
 
-/// Time that the calling thread has a core.
-pub struct CoreTime(Duration);
+/// Processor time, of the calling thread or of the whole process.
+pub struct CoreTime {
+    clock: ClockId,
+    start: Duration,
+}
 
 impl CoreTime {
-    /// Starts now.
+    /// Of the calling thread, from now on.
     pub fn start() -> Self {
-        Self(Self::now())
+        Self::on(ClockId::ThreadCPUTime)
     }
 
-    /// Core time since the start.
+    /// Of the whole process, from now on.
+    pub fn of_process() -> Self {
+        Self::on(ClockId::ProcessCPUTime)
+    }
+
+    fn on(clock: ClockId) -> Self {
+        Self { clock, start: now(clock) }
+    }
+
+    /// Processor time since the start.
     pub fn elapsed(&self) -> Duration {
-        Self::now().saturating_sub(self.0)
+        now(self.clock).saturating_sub(self.start)
     }
+}
 
-    fn now() -> Duration {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        Duration::try_from(time).expect("a clock is not negative")
-    }
+fn now(clock: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(clock)).expect("a clock is not negative")
 }
