@@ -3,8 +3,11 @@
 
 mod common;
 
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::client::{Client, FLUSH, Framing, READ, WRITE};
@@ -13,6 +16,7 @@ use common::{Bed, Engine, limits};
 use forebay_block::SectorCount;
 use forebay_device::RamDevice;
 use forebay_export::serve::{Offer, ServeLimits};
+use forebay_reactor::{Backend, DeviceId, Done, Requests, Tag, Uring, Wait};
 
 const MIB: u64 = 1 << 20;
 
@@ -98,6 +102,60 @@ fn a_busy_client_keeps_its_own_thread_busy() {
         }
         assert!(started.elapsed() < Duration::from_secs(30), "{:?} ticks", annexes());
     }
+}
+
+/// A ring that breaks when it is told to.
+struct Fragile {
+    ring: Uring,
+    broken: Arc<AtomicBool>,
+}
+
+impl Backend for Fragile {
+    fn name(&self) -> &'static str {
+        "fragile"
+    }
+    fn now(&self) -> Duration {
+        self.ring.now()
+    }
+    fn attach(&mut self, device: DeviceId, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        self.ring.attach(device, file)
+    }
+    fn offer_memory(&mut self, base: usize, bytes: usize) {
+        self.ring.offer_memory(base, bytes);
+    }
+    fn enter(&mut self, requests: &Requests, batch: &[Tag], done: &mut Vec<Done>, wait: Wait) -> io::Result<()> {
+        self.ring.enter(requests, batch, done, wait)?;
+        if self.broken.load(Ordering::Relaxed) { Err(io::Error::other("it is broken")) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn a_thread_that_breaks_cuts_its_clients_off_and_nobody_else() {
+    let _turn = turn();
+    let broken = Arc::new(AtomicBool::new(false));
+    let breaks = Arc::clone(&broken);
+    let bed = Bed::new(Engine::Shared, move |reactor, server| {
+        let mut memory = Memory::new(16 << 20);
+        memory.slow = Some((reactor.clone(), Duration::from_millis(300)));
+        server.add_export(&Offer::new("").as_default(), Rc::new(memory)).unwrap();
+        server.use_threads(Arc::new(move || Ok(Box::new(Fragile { ring: Uring::new()?, broken: Arc::clone(&breaks) }))));
+    });
+    let mut first = Client::enter(&bed.path, "", Framing::Structured, true);
+    let mut second = Client::enter(&bed.path, "", Framing::Structured, true);
+    second.write(0, &[7; 8192]);
+    // One request is at home and one on its way when it breaks.
+    second.send(READ, 0, 0, MIB, &[]);
+    bed.until("it is in flight", |bed| bed.counts(0).reads == 1);
+    broken.store(true, Ordering::Relaxed);
+    second.send(READ, 0, 0, MIB, &[]);
+    assert!(second.is_at_end());
+    bed.until("its place is free", |bed| bed.counts(0).connections == 1);
+    assert_eq!(first.read(0, 8192), [7; 8192]);
+    broken.store(false, Ordering::Relaxed);
+    let mut third = Client::enter(&bed.path, "", Framing::Structured, true);
+    assert_eq!(third.read(0, 8192), [7; 8192]);
+    assert_eq!(annexes().len(), 1, "another thread took its place");
+    assert!(bed.shutdown().recv_timeout(Duration::from_secs(3)).unwrap());
 }
 
 #[test]

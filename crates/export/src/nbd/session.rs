@@ -168,12 +168,6 @@ pub struct Session {
 type Refused = (WireError, &'static str);
 
 impl Session {
-    /// Whether the client knows the block sizes, and so sends whole blocks only.
-    #[must_use]
-    pub fn knows_block_sizes(&self) -> bool {
-        self.block_size_known
-    }
-
     pub(super) fn new(
         index: usize,
         export: &Export,

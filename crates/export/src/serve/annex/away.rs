@@ -22,7 +22,8 @@ use super::super::unaligned::Work;
 use super::super::{ServeLimits, UNALIGNED_JOBS, converse};
 use super::{Arrival, ERRANDS_MAX, Errand, ToAnnex, ToHome, Want};
 
-/// Serves clients until the annex is told to end.
+/// Serves clients until the annex is told to end, or its backend breaks. Clients that are left then
+/// are hung up on.
 pub(super) fn live(reactor: &Reactor, limits: ServeLimits, home: Post<ToHome>, letters: Mailbox<ToAnnex>) {
     let rooms = Rooms {
         reactor: reactor.clone(),
@@ -33,10 +34,15 @@ pub(super) fn live(reactor: &Reactor, limits: ServeLimits, home: Post<ToHome>, l
         exports: RefCell::default(),
         closing: Rc::default(),
     };
+    let errands = Rc::clone(&rooms.errands);
     if let Err(error) = reactor.run(rooms.run(letters)) {
-        // Its clients are cut off with its sockets; those of the other threads go on.
-        tracing::error!("a thread that served clients broke: {error}");
+        // Those of the other threads go on.
+        tracing::error!("a thread that served clients broke, and they are cut off: {error}");
+        // Memory that the kernel may still write to must not be freed.
+        std::mem::forget(reactor.clone());
     }
+    reactor.clear();
+    errands.give_up();
 }
 
 /// What all connections of an annex share.
@@ -86,22 +92,24 @@ impl Rooms {
         let connection =
             Connection::new(&self.reactor, &self.pool, socket, session, served, self.limits, Rc::clone(&self.closing));
         let receiver = Receiver::new(Rc::clone(&connection), &input);
-        let stay = Stay { client, errands: Rc::clone(&self.errands) };
-        if !self.reactor.spawn(converse(Rc::clone(&connection), receiver, stay)) {
+        let stay = Stay { client, connection: Rc::clone(&connection), errands: Rc::clone(&self.errands) };
+        if !self.reactor.spawn(converse(connection, receiver, stay)) {
             tracing::warn!("a client is turned away: its thread has too many tasks");
-            connection.hang_up();
         }
     }
 }
 
-/// A client's stay, of which home hears the end.
+/// A client's stay, of which client and home hear the end.
 struct Stay {
     client: u64,
+    connection: Rc<Connection>,
     errands: Rc<Errands>,
 }
 
 impl Drop for Stay {
     fn drop(&mut self) {
+        // Home holds the socket as well: that this end lets go of it is not enough.
+        self.connection.hang_up();
         // The mailbox has room for every client; home is gone only when the process ends.
         drop(self.errands.home.post(ToHome::Left { client: self.client }));
     }
@@ -162,6 +170,13 @@ impl Errands {
             None => self.free.borrow_mut().push(tag),
         }
         waiting
+    }
+
+    /// Ends what waits for answers that nobody will hear. What it lent stays mapped as long as home
+    /// holds it.
+    fn give_up(&self) {
+        drop(self.queue.take());
+        drop(self.under_way.take());
     }
 
     fn answered(&self, tag: u32, status: Status) {

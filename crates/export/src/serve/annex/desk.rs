@@ -54,6 +54,8 @@ impl Desk {
                 }
             }
         }
+        // Nobody is sent to one that broke.
+        self.shared.annexes.borrow_mut().retain(|other| !Rc::ptr_eq(other, &annex));
     }
 
     fn begin(self: &Rc<Self>, errand: Errand) {

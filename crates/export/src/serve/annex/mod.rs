@@ -13,13 +13,16 @@
 //! processor time once its clients have left.
 //!
 //! Invariants:
-//! - I1: at most [`ERRANDS_MAX`] requests of an annex are at home; the rest waits in the annex. So
-//!   neither mailbox is ever full, and no thread ever waits for the other.
+//! - I1: at most [`ERRANDS_MAX`] requests of an annex are at home; the rest waits in the annex. It has
+//!   at most [`CLIENTS_MAX`] clients; more are served at home. So neither mailbox is ever full, and no
+//!   thread ever waits for the other.
 //! - I2: changes from annexes pass the same gate as those from home.
 //! - I3: a client whose requests need not be whole blocks is served at home: what it changes must
 //!   be read first, alone.
 //! - I4: the server's books are kept at home; a client is in them until its annex says that the last
-//!   reply is gone.
+//!   reply is gone, or that it broke.
+//! - I5: an answer gives lent payload back: whatever a target made of the bio has let go of it when
+//!   the bio ends.
 
 mod away;
 mod desk;
@@ -46,6 +49,9 @@ use crate::nbd::Session;
 
 /// Requests of one annex at home at once.
 const ERRANDS_MAX: usize = 1024;
+
+/// Clients of one annex at once.
+const CLIENTS_MAX: usize = 512;
 
 /// Makes the backend of an annex, on the annex's thread.
 pub type MakeBackend = Arc<dyn Fn() -> io::Result<Box<dyn Backend>> + Send + Sync>;
@@ -121,15 +127,14 @@ impl Annex {
     /// # Errors
     /// When the system gives no thread, ring or descriptors.
     pub(super) fn start(shared: &Rc<Shared>, make: MakeBackend) -> io::Result<Rc<Self>> {
-        let clients_max = shared.limits.connections_max + shared.limits.half_open_max + 1;
-        let (post_home, letters) = Mailbox::new(&shared.reactor, ERRANDS_MAX + clients_max)?;
+        let (post_home, letters) = Mailbox::new(&shared.reactor, ERRANDS_MAX + CLIENTS_MAX)?;
         let (report, reported) = sync_channel(1);
         let limits = shared.limits;
         let live = move || {
             let opened = make().and_then(|backend| {
                 let reactor = Reactor::new(backend);
                 // Answers, arrivals, and the two words of the end.
-                let (post, mailbox) = Mailbox::new(&reactor, ERRANDS_MAX + clients_max + 2)?;
+                let (post, mailbox) = Mailbox::new(&reactor, ERRANDS_MAX + CLIENTS_MAX + 2)?;
                 Ok((reactor, post, mailbox))
             });
             let (reactor, mailbox) = match opened {
@@ -175,7 +180,7 @@ impl Annex {
         self.tell(ToAnnex::Closing);
     }
 
-    /// Ends its thread, which has no clients any more or leaves them alone. Waits for no I/O: an
+    /// Ends its thread, which has no clients any more or hangs up on them. Waits for no I/O: an
     /// annex has only sockets.
     pub(super) fn end(&self) {
         self.tell(ToAnnex::End);
@@ -199,7 +204,7 @@ pub(super) fn send_away(
     session: Session,
     input: &[u8],
 ) -> Result<(), super::Guest> {
-    if !session.knows_block_sizes() {
+    if !session.client_knows_block_size() {
         return Err(guest);
     }
     let Some(annex) = choose(shared) else { return Err(guest) };
@@ -230,7 +235,10 @@ fn choose(shared: &Rc<Shared>) -> Option<Rc<Annex>> {
     {
         return Some(annex);
     }
-    least.filter(|annex| annex.clients.get() < others_at_home || shared.limits.home_clients_min == 0)
+    least.filter(|annex| {
+        let clients = annex.clients.get();
+        clients < CLIENTS_MAX && (clients < others_at_home || shared.limits.home_clients_min == 0)
+    })
 }
 
 /// Starts an annex, if there may be one more.
