@@ -38,11 +38,16 @@ pub(super) fn live(reactor: &Reactor, limits: ServeLimits, home: Post<ToHome>, l
     if let Err(error) = reactor.run(rooms.run(letters)) {
         // Those of the other threads go on.
         tracing::error!("a thread that served clients broke, and they are cut off: {error}");
-        // Memory that the kernel may still write to must not be freed.
-        std::mem::forget(reactor.clone());
+        leave_to_the_kernel(reactor.clone());
     }
     reactor.clear();
     errands.give_up();
+}
+
+/// Keeps a reactor for ever: the kernel may still write to the memory of its requests.
+#[expect(clippy::disallowed_methods, reason = "freeing what a broken ring may still write to would be worse than a leak")]
+fn leave_to_the_kernel(reactor: Reactor) {
+    std::mem::forget(reactor);
 }
 
 /// What all connections of an annex share.
