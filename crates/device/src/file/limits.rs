@@ -12,6 +12,9 @@ use rustix::io::Errno;
 
 /// Largest request to a file, sectors: 4 MiB, where the price of a request no longer shows.
 const FILE_MAX_SECTORS: u32 = 8192;
+/// Largest request to a block device, sectors: 1 GiB. The kernel refuses vectors in registered memory of
+/// 2 GiB, and drivers without a limit of their own name one far beyond.
+const DEVICE_MAX_SECTORS: u32 = 1 << 21;
 /// Most memory segments of a request: what `preadv` takes (`IOV_MAX`).
 const SEGMENTS_MAX: u32 = 1024;
 /// Size at which files and devices that name none do well, bytes.
@@ -137,7 +140,7 @@ impl Queue {
             _ => 4096,
         };
         let logical = block("logical_block_size").max(alignment.map_or(512, |found| found.offset));
-        let max_sectors = self.positive("max_sectors_kb", u32::MAX / 2, 512) * 2;
+        let max_sectors = self.positive("max_sectors_kb", DEVICE_MAX_SECTORS / 2, 512) * 2;
         let preferred = self.positive("optimal_io_size", max_sectors.saturating_mul(512), PREFERRED_BYTES);
         let gap_mask = self.positive("virt_boundary_mask", u32::MAX, 0);
         // A device that can only discard but not zero would need an ioctl; it counts as unable.

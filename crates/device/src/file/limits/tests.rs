@@ -82,3 +82,11 @@ fn what_the_kernel_leaves_out_or_gets_wrong_still_makes_valid_limits() {
         assert_eq!((found.logical_bytes, found.discard, found.write_zeroes), (512, Ability::No, Ability::Emulate));
     }
 }
+
+#[test]
+fn no_request_is_longer_than_what_the_kernel_takes_in_one_call() {
+    for (kib, sectors) in [("2147483647", 1 << 21), ("1048576", 1 << 21), ("1048575", (1 << 21) - 2), ("4", 8)] {
+        let folder = Folder::new("endless", &[("max_sectors_kb", kib)]);
+        assert_eq!(Queue::at(&folder.0).limits(DIRECT, false).max_sectors, sectors, "{kib} KiB");
+    }
+}
