@@ -4,15 +4,18 @@
 
 mod common;
 
-use std::os::fd::OwnedFd;
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::time::Duration;
 
 use allocation_counter::measure;
 use common::TempFile;
 use common::load::Load;
-use forebay_block::{SectorCount, Target};
+use forebay_block::{Bio, Limits, SectorCount, Target};
 use forebay_device::{FileDevice, FileOptions, RamDevice};
-use forebay_reactor::{Part, Reactor, Uring};
+use forebay_reactor::{Attachment, Backend, DeviceId, Done, Part, Reactor, Requests, Tag, Uring, Wait};
 
 const REQUESTS: u64 = 100_000;
 
@@ -66,4 +69,63 @@ fn a_hundred_thousand_warm_requests_allocate_nothing() {
     assert_eq!(allocations, 0);
     assert_eq!(messages(&reactor, 10_000), 0);
     assert!(enters <= 1.0, "{enters} enters a request: a batch leaves with one call");
+}
+
+/// A world that carries out nothing, and says so about at most `burst` requests a turn.
+struct Trickle {
+    burst: Rc<Cell<usize>>,
+    kept: Vec<Tag>,
+}
+
+impl Backend for Trickle {
+    fn name(&self) -> &'static str {
+        "trickle"
+    }
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+    fn attach(&mut self, _device: DeviceId, _file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        Ok(())
+    }
+    fn offer_memory(&mut self, _base: usize, _bytes: usize) {}
+
+    fn enter(&mut self, requests: &Requests, batch: &[Tag], done: &mut Vec<Done>, _wait: Wait) -> io::Result<()> {
+        self.kept.extend(batch);
+        let count = self.burst.get().min(self.kept.len());
+        let answer = |tag| Done { tag, result: i32::try_from(requests.get(tag).bytes).expect("4 KiB") };
+        done.extend(self.kept.drain(..count).map(answer));
+        Ok(())
+    }
+}
+
+struct Bare {
+    reactor: Reactor,
+    id: DeviceId,
+}
+
+impl Target for Bare {
+    fn kind(&self) -> &'static str {
+        "bare"
+    }
+    fn limits(&self) -> Limits {
+        Limits::unlimited()
+    }
+    fn sectors(&self) -> SectorCount {
+        SectorCount(1 << 17)
+    }
+    fn submit(&self, bio: Bio) {
+        self.reactor.submit(self.id, bio);
+    }
+}
+
+#[test]
+fn completions_that_came_singly_may_come_all_at_once() {
+    let burst = Rc::new(Cell::new(1));
+    let reactor = Reactor::new(Box::new(Trickle { burst: Rc::clone(&burst), kept: Vec::with_capacity(64) }));
+    let attachment = Attachment { name: "bare".into(), limits: Limits::unlimited(), file: None, inline: None, merging: true };
+    let id = reactor.attach(attachment).unwrap();
+    let load = Load::new(&reactor, Rc::new(Bare { reactor: reactor.clone(), id }), 32);
+    load.run(&reactor, 2000);
+    burst.set(usize::MAX);
+    assert_eq!(measure(|| load.run(&reactor, 2000)).count_total, 0);
 }

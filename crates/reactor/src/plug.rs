@@ -148,8 +148,9 @@ impl Plug {
             }
         }
         if out.is_empty() {
-            // Nothing is moved: the two lists change places.
+            // Nothing is moved: the two lists change places, and grow together (I4).
             std::mem::swap(out, &mut self.entries);
+            self.entries.reserve(out.capacity());
         } else {
             out.append(&mut self.entries);
         }

@@ -372,6 +372,9 @@ impl Reactor {
             self.0.counts.set(counts);
             let requests = self.0.requests.borrow();
             let mut done = self.0.done.borrow_mut();
+            // All that is in flight may end at once: room for that is made while the number grows.
+            done.reserve(in_flight);
+            self.0.finished.borrow_mut().reserve(in_flight);
             let mut backend = self.0.backend.borrow_mut();
             backend.enter(&requests, &batch, &mut done, wait)?;
             batch.clear();
