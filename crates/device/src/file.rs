@@ -50,7 +50,8 @@ pub struct FileOptions {
     pub create_bytes: Option<u64>,
     /// Whether I/O goes past the page cache.
     pub direct: Direct,
-    /// How long to wait for whoever has the device now.
+    /// How long to wait for whoever has the device now; six times as long where that process is gone and the
+    /// kernel has not taken it apart yet.
     pub lock_wait: Duration,
     /// Whether neighbouring requests are merged; off only to measure what merging gains.
     pub merging: bool,

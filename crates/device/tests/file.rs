@@ -111,6 +111,19 @@ fn opening_waits_for_whoever_has_the_device_to_leave() {
 }
 
 #[test]
+fn a_device_that_was_closed_is_free_at_once() {
+    let temp = TempFile::new("closed", 1 << 20);
+    let options = FileOptions { lock_wait: Duration::ZERO, ..FileOptions::default() };
+    for bed in [Bed::new, Bed::on_threads] {
+        for _ in 0..20 {
+            let bed = bed();
+            let device = FileDevice::open(&bed.reactor, &temp.0, &options).unwrap();
+            assert_eq!(bed.status(&*device, Bio::flush()), Status::Ok);
+        }
+    }
+}
+
+#[test]
 fn a_device_for_reading_takes_no_changes() {
     let temp = TempFile::new("reading", 1 << 20);
     let bed = Bed::new();

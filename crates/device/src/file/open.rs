@@ -3,6 +3,9 @@
 //! The lock is taken on the very descriptor that carries the I/O. Writes of a killed process may
 //! still land as long as the kernel holds its requests, and with them its descriptor: so whoever
 //! has the lock knows that nobody else writes any more, and a restart waits for it.
+//!
+//! How long the kernel keeps the descriptors of a process that was killed is its own affair: under load
+//! it was seen to be seconds. So a lock that no living process has is waited for longer.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -17,6 +20,9 @@ use crate::DeviceError;
 
 /// Time between two tries to lock a device.
 const RETRY_EVERY: Duration = Duration::from_millis(20);
+
+/// How many times as long a lock is waited for that no living process has.
+const LEFT_BEHIND_FACTOR: u32 = 6;
 
 /// An open, locked device.
 pub(super) struct Opened {
@@ -79,19 +85,42 @@ fn open_as(path: &Path, options: &FileOptions, block_device: bool) -> Result<(Ow
 fn lock(file: &OwnedFd, path: &Path, options: &FileOptions) -> Result<(), DeviceError> {
     let operation =
         if options.read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-    let mut tries = 0;
+    let (mut tries, mut wait) = (0, options.lock_wait);
     loop {
         match rustix::fs::flock(file, operation) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
-            Err(Errno::WOULDBLOCK) if RETRY_EVERY * tries < options.lock_wait => {
+            Err(Errno::WOULDBLOCK) if RETRY_EVERY * tries < wait => {
                 pause();
                 tries += 1;
             }
-            Err(Errno::WOULDBLOCK) => return Err(DeviceError::InUse { path: path.to_owned(), waited: options.lock_wait }),
+            Err(Errno::WOULDBLOCK) if wait == options.lock_wait && !wait.is_zero() && is_left_behind(file) => {
+                wait *= LEFT_BEHIND_FACTOR;
+            }
+            Err(Errno::WOULDBLOCK) => return Err(DeviceError::InUse { path: path.to_owned(), waited: wait }),
             Err(error) => return Err(system("locking", path, error)),
         }
     }
+}
+
+/// Whether nobody who lives is known to have `file` locked.
+fn is_left_behind(file: &OwnedFd) -> bool {
+    let Ok(stat) = rustix::fs::fstat(file) else { return false };
+    let Ok(locks) = std::fs::read_to_string("/proc/locks") else { return false };
+    let device = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let lives = |process: &str| Path::new("/proc").join(process).exists();
+    !holders(&locks, device, stat.st_ino).any(lives)
+}
+
+/// The process numbers that `locks`, the text of `/proc/locks`, tells for an inode of the device with the
+/// numbers `device`; those that wait for one have `->` as their kind. Format: `proc_locks(5)`.
+fn holders(locks: &str, device: (u32, u32), inode: u64) -> impl Iterator<Item = &str> {
+    let place = format!("{:02x}:{:02x}:{inode}", device.0, device.1);
+    locks.lines().filter_map(move |line| {
+        let mut words = line.split_whitespace().skip(1);
+        let (kind, process) = (words.next()?, words.nth(2)?);
+        (kind == "FLOCK" && words.next()? == place).then_some(process)
+    })
 }
 
 /// Blocks the thread: devices are opened before there is anything to serve.
@@ -131,5 +160,32 @@ fn refused(path: &Path, options: &FileOptions, error: Errno) -> DeviceError {
         }
         Errno::TXTBSY => DeviceError::Denied { path, access, hint: "it is in use as a program or swap", source: error.into() },
         _ => DeviceError::System { action: "opening", path, source: error.into() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holders_of_a_lock_are_found_by_device_and_inode() {
+        let locks = "1: FLOCK  ADVISORY  WRITE 4066 fe:00:10420540 0 EOF\n\
+                     1: -> FLOCK  ADVISORY  WRITE 4067 fe:00:10420540 0 EOF\n\
+                     2: POSIX  ADVISORY  READ 12 fe:00:10420540 0 EOF\n\
+                     3: FLOCK  ADVISORY  READ 77 00:1f:10420540 0 EOF\n\
+                     4: torn\n";
+        let found = |device, inode| holders(locks, device, inode).collect::<Vec<_>>();
+        assert_eq!(found((0xfe, 0), 10_420_540), ["4066"]);
+        assert_eq!(found((0, 0x1f), 10_420_540), ["77"]);
+        assert_eq!(found((0xfe, 0), 1), [""; 0]);
+    }
+
+    #[test]
+    fn a_lock_of_a_living_process_is_not_left_behind() {
+        let path = std::env::temp_dir().join(format!("forebay-lock-{}", std::process::id()));
+        let (first, second) = (std::fs::File::create(&path).unwrap(), std::fs::File::open(&path).unwrap());
+        first.lock().unwrap();
+        assert!(!is_left_behind(&OwnedFd::from(second)));
+        std::fs::remove_file(&path).unwrap();
     }
 }
