@@ -5,10 +5,11 @@
 //! ```
 //!
 //! Each small target is one file; the write cache is a folder, and its story begins in
-//! [`cache`]. What comes before: `forebay-block`'s table. What comes after: `forebay-device`.
+//! [`cache`]. Data that moves between targets moves through [`copy`]. What comes before: `forebay-block`'s table. What comes after: `forebay-device`.
 
 mod below;
 pub mod cache;
+pub mod copy;
 pub mod delay;
 pub mod error;
 pub mod event;

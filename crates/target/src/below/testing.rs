@@ -50,6 +50,11 @@ impl Disk {
         self.seen.take()
     }
 
+    /// Bios that are held.
+    pub(crate) fn held(&self) -> usize {
+        self.held.borrow().len()
+    }
+
     /// Does and ends the held bio of this number; those behind it move up.
     pub(crate) fn end_held(&self, number: usize) {
         let bio = self.held.borrow_mut().remove(number);

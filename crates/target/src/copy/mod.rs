@@ -1,0 +1,338 @@
+//! The copy engine: extents copied from one target to any number of others, or zeroed.
+//!
+//! ```text
+//!   copy(from, to…, count, how) ─▶ run.rs: slices ─▶ piece.rs: pace ─▶ room ─▶ read ─▶ write to all
+//!                              └─ one slice: at once ─▶ …                │
+//!                                                        plug of the reactor: sorted, merged, once a turn
+//! ```
+//!
+//! What one turn asks for leaves together: copies of small chunks that adjoin become large requests, on
+//! both ends, whatever number of destinations there is. Nothing here waits for company.
+//!
+//! Invariants:
+//! - I1: bytes in flight are bounded by [`Settings::in_flight_bytes`], and one slice always gets
+//!   through, from a buffer in reserve.
+//! - I2: what could not be read is not written, and is told to the logical block.
+//! - I3: a copy ends after everything of it has ended: nothing touches its ends later.
+//! - I4: nothing is flushed: durability is the caller's.
+//! - I5: copies of one slice to one destination allocate nothing once warm.
+//!
+//! Errors are in the [`Outcome`], by destination. A rate and the governor delay the beginning of slices,
+//! never the end of anything.
+
+mod outcome;
+mod pace;
+mod piece;
+mod room;
+mod run;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::num::NonZeroU64;
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::bio::call;
+use forebay_block::{Ability, Bio, Extent, Flags, HeapMemory, Sector, SectorCount, Segments, Status, Target};
+use forebay_reactor::{BufferPool, JobPool, Reactor};
+
+use self::pace::{Bucket, Governor};
+use self::piece::{Sent, Span, Work};
+use self::room::Rooms;
+use self::run::Run;
+use crate::event::Event;
+
+pub use self::outcome::{Outcome, Unwritten};
+pub use self::watch::{Progress, Watch, time_left};
+
+/// Most slices in flight, whatever their size.
+const WIDTH_MAX: u64 = 256;
+/// Zeroes that are written where a destination has no other way, bytes.
+const ZERO_BYTES: u32 = 1 << 20;
+/// Longest sleep before a slice looks whether it is still wanted.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What an engine may use.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Largest slice, bytes; a multiple of 4,096, at most 1 GiB.
+    pub piece_bytes: u32,
+    /// Most bytes in flight, over all copies; at least one slice whatever is given.
+    pub in_flight_bytes: u64,
+    /// Bytes that the pool may have lent to all its users when the engine takes more; beyond that,
+    /// one slice at a time is copied from a buffer in reserve.
+    pub pool_bytes_max: usize,
+    /// Most bytes per second that begin; `None` for no limit.
+    pub rate: Option<NonZeroU64>,
+    /// What foreground I/O may take before copies step back; `None` for no rule. See
+    /// [`Engine::foreground_ended`].
+    pub foreground: Option<Duration>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { piece_bytes: 512 << 10, in_flight_bytes: 16 << 20, pool_bytes_max: usize::MAX, rate: None, foreground: None }
+    }
+}
+
+/// One end of a copy: a target, and the sector of it where the copy starts.
+#[derive(Clone)]
+pub struct Leg {
+    /// Whose sectors.
+    pub target: Rc<dyn Target>,
+    /// The first.
+    pub sector: Sector,
+}
+
+impl Leg {
+    /// The sectors of `target` from `sector` on.
+    #[must_use]
+    pub fn new(target: Rc<dyn Target>, sector: Sector) -> Self {
+        Self { target, sector }
+    }
+}
+
+/// What is done where zeroes are to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Zeroes {
+    /// Zeroed, and the space may be given back: by a hole where the destination makes holes.
+    #[default]
+    Unmap,
+    /// Zeroed, with the space kept allocated.
+    Keep,
+    /// Nothing: the destination is known to be zero there.
+    Skip,
+}
+
+/// How to copy.
+#[derive(Clone, Default)]
+pub struct How {
+    /// Writes are submitted in the order of their sectors, as zoned devices and streams need them. The
+    /// first error ends such a copy.
+    pub sequential: bool,
+    /// Goes on after errors; else what is under way is finished, and nothing more begins.
+    pub keep_going: bool,
+    /// Asks the source for its holes and does not read them.
+    pub holes: bool,
+    /// Looks for zeroes in what was read, in stretches of this many bytes, a multiple of 512; 0 for
+    /// not at all.
+    pub detect_bytes: u32,
+    /// What is done about holes and zeroes that were found.
+    pub zeroes: Zeroes,
+    /// Who watches, and may cancel.
+    pub watch: Option<Rc<Watch>>,
+}
+
+struct Inner {
+    reactor: Reactor,
+    rooms: Rooms,
+    piece: SectorCount,
+    /// Jobs at once.
+    width: usize,
+    jobs: JobPool<(Engine, Rc<Run>)>,
+    bucket: Cell<Bucket>,
+    governor: Cell<Governor>,
+    closed: Cell<bool>,
+    /// Copies under way.
+    copies: Cell<u64>,
+    /// Slices that are over.
+    slices: Cell<u64>,
+    idle: Event,
+    zeroes: OnceCell<Rc<Segments>>,
+    /// Lists that are used again.
+    spans: RefCell<Vec<Vec<Span>>>,
+    sent: RefCell<Vec<Vec<Sent>>>,
+}
+
+/// A copy engine of one thread; cheap to clone.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Rc<Inner>,
+}
+
+impl Inner {
+    fn start(self: &Rc<Self>, run: &Rc<Run>) {
+        self.jobs.start((Engine { inner: Rc::clone(self) }, Rc::clone(run)));
+    }
+}
+
+impl Engine {
+    /// An engine that takes its buffers from `pool`.
+    ///
+    /// # Panics
+    /// When the size of a slice is 0, not a multiple of 4,096, or more than 1 GiB.
+    #[must_use]
+    pub fn new(reactor: &Reactor, pool: &BufferPool, settings: &Settings) -> Self {
+        let piece = settings.piece_bytes;
+        assert!(piece > 0 && piece.is_multiple_of(4096), "a slice is a multiple of 4,096 bytes");
+        assert!(piece <= 1 << 30, "a slice is at most 1 GiB");
+        let width = (settings.in_flight_bytes / u64::from(piece)).clamp(1, WIDTH_MAX);
+        let width = usize::try_from(width).expect("at most WIDTH_MAX");
+        Self {
+            inner: Rc::new(Inner {
+                reactor: reactor.clone(),
+                rooms: Rooms::new(pool, piece as usize, settings.in_flight_bytes, settings.pool_bytes_max),
+                piece: SectorCount(u64::from(piece / 512)),
+                width,
+                jobs: reactor.job_pool(width, |(engine, run): (Engine, Rc<Run>)| run.job(engine)),
+                bucket: Cell::new(Bucket::new(settings.rate)),
+                governor: Cell::new(Governor::new(settings.foreground)),
+                closed: Cell::default(),
+                copies: Cell::default(),
+                slices: Cell::default(),
+                idle: Event::default(),
+                zeroes: OnceCell::new(),
+                spans: RefCell::default(),
+                sent: RefCell::default(),
+            }),
+        }
+    }
+
+    /// Copies `count` sectors from `from` to all of `to`, which must not overlap it. All ends begin on
+    /// logical blocks of each other, and `count` is whole ones, or the devices report errors.
+    ///
+    /// The future must be polled to its end, or stay where it is: it is not cancelled by dropping it, but
+    /// by [`Watch::cancel`].
+    pub async fn copy(&self, from: &Leg, to: &[Leg], count: SectorCount, how: &How) -> Outcome {
+        if count.0 == 0 || self.inner.closed.get() {
+            return Outcome { cancelled: count.0 > 0, ..Outcome::default() };
+        }
+        let _under_way = UnderWay::new(self);
+        if count <= self.inner.piece && !how.holes {
+            let tally = outcome::Tally::default();
+            let work = Work { from, to, how, tally: &tally, order: None };
+            work.copy(self, Extent::new(Sector(0), count)).await;
+            return tally.take();
+        }
+        let run = Rc::new(Run::new(from, to, how));
+        run.feed(self, count).await;
+        run.tally.take()
+    }
+
+    /// Makes `count` sectors of all of `to` zeroes. Of `how` what is to be done about zeroes counts, and
+    /// the watch.
+    pub async fn zero(&self, to: &[Leg], count: SectorCount, how: &How) -> Outcome {
+        let Some(first) = to.first().filter(|_| count.0 > 0 && !self.inner.closed.get()) else {
+            return Outcome { cancelled: count.0 > 0 && self.inner.closed.get(), ..Outcome::default() };
+        };
+        let _under_way = UnderWay::new(self);
+        let tally = outcome::Tally::default();
+        Work { from: first, to, how, tally: &tally, order: None }.zero(self, Extent::new(Sector(0), count)).await;
+        tally.take()
+    }
+
+    /// Begins nothing more, and waits until nothing is under way. Copies that were not over report that
+    /// they were cancelled, and so do those that are asked for from now on.
+    pub async fn close(&self) {
+        self.inner.closed.set(true);
+        while self.inner.copies.get() > 0 {
+            let seen = self.inner.idle.count();
+            self.inner.idle.after(seen, None).await;
+        }
+    }
+
+    /// Changes the limit in bytes per second. What waits already is not called back.
+    pub fn set_rate(&self, rate: Option<NonZeroU64>) {
+        self.inner.bucket.set(Bucket::new(rate));
+    }
+
+    /// Tells the engine that a request of the foreground ended, and what it took: while that is more
+    /// than [`Settings::foreground`], slices begin later.
+    pub fn foreground_ended(&self, latency: Duration) {
+        let mut governor = self.inner.governor.get();
+        governor.note(latency, self.inner.reactor.now());
+        self.inner.governor.set(governor);
+    }
+
+    /// Bytes in flight.
+    #[must_use]
+    pub fn in_flight_bytes(&self) -> u64 {
+        self.inner.rooms.taken()
+    }
+
+    /// Slices that were copied so far.
+    #[must_use]
+    pub fn slices(&self) -> u64 {
+        self.inner.slices.get()
+    }
+
+    /// Waits until a slice of `bytes` may begin, or its copy is cancelled.
+    async fn pace(&self, bytes: u64, how: &How) {
+        let inner = &*self.inner;
+        let mut governor = inner.governor.get();
+        let held = governor.delay(inner.reactor.now());
+        inner.governor.set(governor);
+        self.sleep_until(inner.reactor.now() + held, how).await;
+        let mut bucket = inner.bucket.get();
+        let start = bucket.start(bytes, inner.reactor.now());
+        inner.bucket.set(bucket);
+        self.sleep_until(start, how).await;
+    }
+
+    async fn sleep_until(&self, time: Duration, how: &How) {
+        let reactor = &self.inner.reactor;
+        while reactor.now() < time && !self.inner.closed.get() && !how.watch.as_ref().is_some_and(|watch| watch.is_cancelled()) {
+            reactor.sleep_until(time.min(reactor.now() + LOOK_EVERY)).await;
+        }
+    }
+
+    /// A request that zeroes `extent` of the copy at `leg`.
+    #[expect(clippy::unused_self, reason = "requests are the engine's")]
+    fn bio_zeroes(&self, leg: &Leg, extent: Extent, how: &How) -> Bio {
+        let extent = Extent::new(leg.sector + SectorCount(extent.start.0), extent.count);
+        Bio::write_zeroes(extent).with(Flags { no_unmap: how.zeroes == Zeroes::Keep, ..Flags::default() })
+    }
+
+    /// Zeroes `extent` of the copy at `leg`: without a payload where that is possible.
+    async fn zero_leg(&self, leg: &Leg, extent: Extent, how: &How) -> Status {
+        let mut status = Status::Unsupported;
+        if leg.target.limits().write_zeroes != Ability::No {
+            status = call(&*leg.target, self.bio_zeroes(leg, extent, how)).await.status();
+        }
+        if status != Status::Unsupported {
+            if let Some(watch) = how.watch.as_ref().filter(|_| status.is_ok()) {
+                watch.add(|seen| seen.zeroed += extent.count.to_bytes());
+            }
+            return status;
+        }
+        let memory = || {
+            let memory = HeapMemory::new(ZERO_BYTES as usize, 4096);
+            Segments::whole(Box::new(memory), ZERO_BYTES).expect("the zeroes are not empty")
+        };
+        let zeroes = self.inner.zeroes.get_or_init(memory);
+        let mut at = extent.start;
+        while at < extent.end() {
+            let left = extent.end().since(at).expect("looked at in the line before").to_bytes();
+            let bytes = u32::try_from(left).unwrap_or(ZERO_BYTES).min(ZERO_BYTES);
+            let write = Bio::write(leg.sector + SectorCount(at.0), Rc::clone(zeroes), 0, bytes);
+            let status = call(&*leg.target, write).await.status();
+            if !status.is_ok() {
+                return status;
+            }
+            if let Some(watch) = &how.watch {
+                watch.add(|seen| seen.written += u64::from(bytes));
+            }
+            at = at + SectorCount(u64::from(bytes / 512));
+        }
+        Status::Ok
+    }
+}
+
+/// Counts a copy as long as it is under way.
+struct UnderWay<'a>(&'a Inner);
+
+impl<'a> UnderWay<'a> {
+    fn new(engine: &'a Engine) -> Self {
+        engine.inner.copies.set(engine.inner.copies.get() + 1);
+        Self(&engine.inner)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.copies.set(self.0.copies.get() - 1);
+        self.0.idle.raise();
+    }
+}
