@@ -157,12 +157,7 @@ impl Assembly<'_> {
         let codec = CodecParams { algorithm: options.algorithm, level: options.level, dictionary };
         let backing = match backing {
             None => None,
-            Some(name) => Some(BackingSetup {
-                name: name.to_string(),
-                target: self.open(name)?,
-                range_pages: options.range_pages,
-                rules: options.rules,
-            }),
+            Some(name) => Some(BackingSetup { name: name.to_string(), target: self.open(name)?, options: options.writeback }),
         };
         let setup = zram::Setup { sectors: extent.count, codec, mem_limit: options.mem_limit, backing };
         let disk = Zram::new(reactor, self.pool, &setup).map_err(Trouble::Zram)?;

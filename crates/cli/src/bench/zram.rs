@@ -19,7 +19,7 @@ use std::time::Duration;
 use forebay_block::{Bio, Sector, SectorCount, Status, Target, call};
 use forebay_device::{FileDevice, FileOptions};
 use forebay_reactor::{BufferPool, Reactor};
-use forebay_target::zram::{BackingSetup, CodecParams, Rules, Setup, Zram};
+use forebay_target::zram::{BackingOptions, BackingSetup, CodecParams, Setup, Zram};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 
@@ -191,8 +191,7 @@ async fn write_back(
     let backing = BackingSetup {
         name: "file".to_owned(),
         target: Rc::clone(target),
-        range_pages: way.range_pages,
-        rules: Rules::default(),
+        options: BackingOptions { range_pages: way.range_pages, ..BackingOptions::default() },
     };
     let sectors = SectorCount((pages + pages / 2) * 8);
     let setup = Setup { sectors, codec: CodecParams::default(), mem_limit: 0, backing: Some(backing) };

@@ -277,11 +277,13 @@ pub struct ZramReport {
     pub backing_blocks: u64,
     /// Pages read from it.
     pub backing_reads: u64,
-    /// Pages written to it.
+    /// Blocks of 4096 bytes written to it.
     pub backing_writes: u64,
+    /// Pages that left memory by that; more than blocks where objects are packed.
+    pub backing_left: u64,
     /// Requests that wrote them.
     pub backing_requests: u64,
-    /// Pages that one such request wrote.
+    /// Pages that left by one such request.
     pub pages_per_backing_request: Option<f64>,
     /// Reads that failed.
     pub failed_reads: u64,

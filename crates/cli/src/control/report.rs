@@ -107,8 +107,9 @@ fn zram_report(layer: &ZramLayer) -> ZramReport {
         backing_blocks: status.backing_blocks,
         backing_reads: status.backing_reads,
         backing_writes: status.backing_writes,
+        backing_left: status.backing_left,
         backing_requests: status.backing_requests,
-        pages_per_backing_request: quotient(status.backing_writes, status.backing_requests),
+        pages_per_backing_request: quotient(status.backing_left, status.backing_requests),
         failed_reads: status.failed_reads,
         failed_writes: status.failed_writes,
     }

@@ -125,14 +125,15 @@ fn zram_text(text: &mut String, zram: &ZramReport) {
 }
 
 fn backing_text(text: &mut String, zram: &ZramReport) {
-    let (written, requests) = (count(zram.backing_writes), count(zram.backing_requests));
+    let (left, requests) = (count(zram.backing_left), count(zram.backing_requests));
     let mean = ratio(zram.pages_per_backing_request);
-    let read = count(zram.backing_reads);
-    let used = count(zram.backing_blocks);
+    let (read, used, written) = (count(zram.backing_reads), count(zram.backing_blocks), count(zram.backing_writes));
     line(
         text,
         2,
-        &format!("{used} pages on the backing device; {written} written by {requests} requests, {mean} each; {read} read"),
+        &format!(
+            "{used} blocks of the backing device in use; {left} pages left in {written} blocks, by {requests} requests, {mean} each; {read} read"
+        ),
     );
 }
 

@@ -63,15 +63,17 @@ pub(super) async fn write_back(zram: Rc<Zram>, words: String, faults: bool) -> R
 }
 
 /// Whether the counters can be.
-pub(super) fn look_at(zram: &Zram) -> Result<(), String> {
+pub(super) fn look_at(zram: &Zram, packed: bool) -> Result<(), String> {
     let status = zram.status();
     let lines = zram.get("block_state").map_err(|error| error.to_string())?;
     let pages = lines.lines().count() as u64;
     let count = |letter: char| lines.lines().filter(|line| line[25..].contains(letter)).count() as u64;
+    // Objects have 16 bytes at least.
+    let blocks_hold = if packed { 256 } else { 1 };
     let consistent = status.original_bytes == pages * 4096
         && status.same_pages == count('s')
         && status.huge_pages == count('h')
-        && status.backing_blocks >= count('w')
+        && status.backing_blocks.saturating_mul(blocks_hold) >= count('w')
         && status.used_bytes <= status.used_max_bytes
         && status.compressed_bytes <= status.used_bytes;
     if consistent { Ok(()) } else { Err(format!("the numbers do not add up: {status:?}, {} pages away", count('w'))) }

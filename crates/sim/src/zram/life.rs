@@ -7,7 +7,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use forebay_block::{Bio, Extent, Sector, SectorCount, Target, call};
 use forebay_reactor::{BufferPool, Reactor};
-use forebay_target::zram::{BackingSetup, Rules, Zram};
+use forebay_target::zram::{BackingSetup, Zram};
 
 use super::command::{Command, look_at, write_back};
 use super::swarm::Swarm;
@@ -51,9 +51,8 @@ impl Life {
 
     pub(super) async fn live(mut self) {
         let target = (self.swarm.blocks > 0).then(|| self.world.disk(&self.reactor, BACKING));
-        let range_pages = self.swarm.range_pages();
-        let backing =
-            target.map(|target| BackingSetup { name: "backing".to_owned(), target, range_pages, rules: Rules::default() });
+        let options = self.swarm.backing;
+        let backing = target.map(|target| BackingSetup { name: "backing".to_owned(), target, options });
         let zram = match Zram::new(&self.reactor, &self.pool, &self.swarm.setup(backing)) {
             Ok(zram) => zram,
             Err(error) => return self.ledger.fail(error.to_string()),
@@ -68,10 +67,10 @@ impl Life {
         while self.running.get() > 0 && !self.ledger.failed() {
             self.reactor.sleep(Duration::from_millis(1)).await;
         }
+        zram.close().await;
         if !self.ledger.failed() {
             self.end(&zram).await;
         }
-        zram.close().await;
     }
 
     async fn load(&mut self, zram: &Rc<Zram>) {
@@ -123,7 +122,7 @@ impl Life {
                 self.damage();
                 Ok(())
             }
-            Command::LookAt => look_at(zram),
+            Command::LookAt => look_at(zram, self.swarm.backing.packed),
         };
         if let Err(reason) = done {
             self.ledger.fail(reason);
@@ -138,12 +137,12 @@ impl Life {
         let limit = || zram.get("writeback_limit").ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0);
         let limited = zram.get("writeback_limit_enable").is_ok_and(|text| text.starts_with('1'));
         let (limit_before, writes_before) = (limit(), zram.status().backing_writes);
-        let alone = self.running.get() == 0;
+        let alone = self.running.get() == 0 && !self.swarm.backing.rules.are_any();
         write_back(Rc::clone(zram), words, self.swarm.faults).await?;
         let written = zram.status().backing_writes - writes_before;
         let charged = if limited { limit_before - limit() } else { written };
         if alone && written != charged {
-            return Err(format!("{written} pages were written and {charged} charged"));
+            return Err(format!("{written} blocks were written and {charged} charged"));
         }
         Ok(())
     }
@@ -184,12 +183,15 @@ impl Life {
             client.send(&**zram, Ask::Read, sectors);
             client.idle().await;
         }
-        if let Err(reason) = look_at(zram) {
+        if let Err(reason) = look_at(zram, self.swarm.backing.packed) {
             return self.ledger.fail(reason);
         }
         let away = zram.get("block_state").map_or(0, |states| states.lines().filter(|line| line[25..].contains('w')).count());
-        if zram.status().backing_blocks != away as u64 {
-            return self.ledger.fail(format!("{} blocks are in use for {away} pages", zram.status().backing_blocks));
+        let (blocks, away) = (zram.status().backing_blocks, away as u64);
+        // An object may lie in two blocks.
+        let right = if self.swarm.backing.packed { blocks <= 2 * away && (blocks > 0) == (away > 0) } else { blocks == away };
+        if !right {
+            return self.ledger.fail(format!("{blocks} blocks are in use for {away} pages"));
         }
         let all = Extent::new(Sector(0), SectorCount(self.swarm.sectors as u64));
         let bio = call(&**zram as &dyn Target, Bio::discard(all)).await;

@@ -10,7 +10,7 @@
 //! Invariants:
 //! - I1: every read returns what the model allows, or an error where a fault or damage may be why.
 //! - I2: what the limit lost is what was written, at every command.
-//! - I3: in the end the blocks in use are the pages that are away, and after a discard of everything
+//! - I3: in the end the blocks in use are those of the pages that are away, and after a discard of everything
 //!   neither memory nor blocks are in use.
 
 mod command;

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use forebay_block::{Limits, SectorCount};
-use forebay_target::zram::{Algorithm, BackingSetup, CodecParams, Setup};
+use forebay_target::zram::{Algorithm, BackingOptions, BackingSetup, CodecParams, Rules, Setup};
 
 use crate::run::Load;
 use crate::world::{DiskOptions, FaultOptions, World, WorldOptions};
@@ -25,7 +25,7 @@ pub(super) struct Swarm {
     pub(super) commands_per_mille: u32,
     mem_limit: u64,
     algorithm: Algorithm,
-    range_pages: Option<u32>,
+    pub(super) backing: BackingOptions,
     disk: DiskOptions,
     yield_always: bool,
     early_effect: bool,
@@ -50,7 +50,7 @@ impl Swarm {
             commands_per_mille: choose(rng, &[10, 40, 120]),
             mem_limit: if limited { rng.u64(1..=pages as u64) * 4096 } else { 0 },
             algorithm: choose(rng, &[Algorithm::Lz4, Algorithm::Lz4, Algorithm::Zstd, Algorithm::Deflate, Algorithm::Store]),
-            range_pages: choose(rng, &[None, Some(1), Some(2), Some(7), Some(32), Some(256)]),
+            backing: backing(rng),
             disk: disk(rng, blocks, faults),
             yield_always: rng.bool(),
             early_effect: rng.bool(),
@@ -69,10 +69,6 @@ impl Swarm {
         Setup { sectors: SectorCount(self.sectors as u64), codec, mem_limit: self.mem_limit, backing }
     }
 
-    pub(super) fn range_pages(&self) -> Option<u32> {
-        self.range_pages
-    }
-
     /// Whether a request may fail although all is well.
     pub(super) fn expects_errors(&self) -> bool {
         self.faults || self.damage || self.mem_limit > 0
@@ -81,6 +77,19 @@ impl Swarm {
 
 pub(super) fn choose<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
     from[rng.usize(0..from.len())]
+}
+
+/// How the backing device is used; with rules one time of four.
+fn backing(rng: &mut Rng) -> BackingOptions {
+    let range_pages = choose(rng, &[None, Some(1), Some(2), Some(7), Some(32), Some(256)]);
+    let mut rules = Rules::default();
+    if rng.u32(0..4) == 0 {
+        rules.idle_after_s = rng.bool().then(|| rng.u32(1..4));
+        rules.spill_percent = rng.bool().then(|| rng.u32(11..=100));
+        rules.rate_bytes = rng.bool().then(|| rng.u64(1..100) * 4096);
+        rules.daily_bytes = rng.bool().then(|| rng.u64(1..1000) * 4096);
+    }
+    BackingOptions { range_pages, packed: rng.bool(), rules }
 }
 
 fn disk(rng: &mut Rng, blocks: usize, faults: bool) -> DiskOptions {

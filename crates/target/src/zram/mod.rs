@@ -42,7 +42,7 @@ use forebay_reactor::{BufferPool, JobPool, Reactor};
 pub use self::attributes::AttributeError;
 use self::backing::blocks::Blocks;
 use self::backing::{BATCHES_MAX, Backing, Batch, Policy};
-pub use self::backing::{BackingSetup, Rules, WritebackError};
+pub use self::backing::{BackingOptions, BackingSetup, Rules, WritebackError};
 pub use self::codec::{Algorithm, Codec, CodecError, CodecParams, Corrupt, PACKED_MAX};
 pub use self::memory::HUGE_BYTES;
 use self::memory::PAGE;
@@ -195,7 +195,7 @@ impl Zram {
         let codec = Codec::new(&setup.codec)?;
         let limit = (setup.mem_limit > 0).then(|| setup.mem_limit.div_ceil(PAGE_BYTES));
         let blocks = setup.backing.as_ref().map(backing_blocks).transpose()?;
-        let rules = setup.backing.as_ref().map(|backing| backing.rules).filter(Rules::are_any);
+        let rules = setup.backing.as_ref().map(|backing| backing.options.rules).filter(Rules::are_any);
         let disk = Rc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             reactor: reactor.clone(),
@@ -330,7 +330,7 @@ fn backing_blocks(setup: &BackingSetup) -> Result<Blocks, ZramError> {
     if u64::from(block_bytes) > PAGE_BYTES || sectors.to_bytes() < PAGE_BYTES {
         return Err(ZramError::Backing { block_bytes, sectors: sectors.0 });
     }
-    Ok(Blocks::new(sectors.to_bytes() / PAGE_BYTES))
+    Ok(Blocks::new(sectors.to_bytes() / PAGE_BYTES, setup.options.packed))
 }
 
 impl Stretches<'_> {

@@ -10,14 +10,15 @@
 //! | `level` | 1 to 22 for zstd, 1 to 9 for deflate | 3, 6 |
 //! | `dict` | path of a dictionary for zstd | none |
 //! | `backing_dev` | file, block device or `ram:SIZE`; its content is lost | none |
-//! | `range_pages` | pages of one write to it, 1 to 256 | what the device prefers |
+//! | `range_pages` | blocks of 4 KiB of one write to it, 1 to 256 | what the device prefers |
+//! | `packed` | `yes`: objects are written as they are, several to a block | `no` |
 //! | `idle_after` | seconds after which a page is written back that nobody asked for | never |
 //! | `spill_at` | percent of `mem_limit` in use at which the largest pages are, 11 to 100 | never |
 //! | `spill_rate` | most bytes that these two write in a second | any |
 //! | `spill_daily` | and in a day | any |
 //! | `mem_limit` | bytes with `K`, `M`, `G` or `T`; 0 for none | none |
 
-use super::backing::Rules;
+use super::backing::BackingOptions;
 use super::codec::Algorithm;
 
 /// The options of a compressed RAM disk.
@@ -33,10 +34,8 @@ pub struct ZramOptions {
     pub mem_limit: u64,
     /// Where pages can be written back to.
     pub backing: Option<String>,
-    /// Pages of one write to it.
-    pub range_pages: Option<u32>,
-    /// When they are, without a command.
-    pub rules: Rules,
+    /// How that is done.
+    pub writeback: BackingOptions,
 }
 
 /// Why words are not options.
@@ -47,14 +46,14 @@ pub enum OptionError {
     Word(String),
     /// A name that is not one.
     #[error(
-        "zram has no option {0:?}: use algo, level, dict, mem_limit, backing_dev, range_pages, idle_after, spill_at, spill_rate or spill_daily"
+        "zram has no option {0:?}: use algo, level, dict, mem_limit, backing_dev, range_pages, packed, idle_after, spill_at, spill_rate or spill_daily"
     )]
     Name(String),
     /// A name given twice.
     #[error("the option {0} of zram is given twice: leave one out")]
     Twice(String),
-    /// Rules without a device to write to.
-    #[error("idle_after and spill_at of zram write to a backing device: add backing_dev=DEVICE")]
+    /// How to write back, without a device to write to.
+    #[error("range_pages, packed, idle_after and spill_at of zram are about a backing device: add backing_dev=DEVICE")]
     NoBacking,
     /// A value that does not fit.
     #[error("{value:?} is no {name} of zram: use {hint}")]
@@ -84,7 +83,7 @@ impl ZramOptions {
             seen.push(name);
             options.set(name, value)?;
         }
-        if options.rules != Rules::default() && options.backing.is_none() {
+        if options.writeback != BackingOptions::default() && options.backing.is_none() {
             return Err(OptionError::NoBacking);
         }
         Ok(options)
@@ -102,8 +101,9 @@ impl ZramOptions {
             "backing_dev" => self.backing = Some(value.to_owned()),
             "range_pages" => {
                 let pages = value.parse().ok().filter(|pages| (1..=256).contains(pages));
-                self.range_pages = Some(pages.ok_or_else(|| wrong("range_pages", "1 to 256"))?);
+                self.writeback.range_pages = Some(pages.ok_or_else(|| wrong("range_pages", "1 to 256"))?);
             }
+            "packed" => self.writeback.packed = flag(value).ok_or_else(|| wrong("packed", "yes or no"))?,
             "idle_after" | "spill_at" | "spill_rate" | "spill_daily" => return self.set_rule(name, value),
             _ => return Err(OptionError::Name(name.to_owned())),
         }
@@ -118,16 +118,25 @@ impl ZramOptions {
         match name {
             "idle_after" => {
                 let seconds = value.parse().ok().filter(|seconds| *seconds > 0);
-                self.rules.idle_after_s = Some(seconds.ok_or_else(|| wrong("idle_after", "a number of seconds"))?);
+                self.writeback.rules.idle_after_s = Some(seconds.ok_or_else(|| wrong("idle_after", "a number of seconds"))?);
             }
             "spill_at" => {
                 let percent = value.parse().ok().filter(|percent| (11..=100).contains(percent));
-                self.rules.spill_percent = Some(percent.ok_or_else(|| wrong("spill_at", "a percentage from 11 to 100"))?);
+                self.writeback.rules.spill_percent =
+                    Some(percent.ok_or_else(|| wrong("spill_at", "a percentage from 11 to 100"))?);
             }
-            "spill_rate" => self.rules.rate_bytes = Some(rate("spill_rate")?),
-            _ => self.rules.daily_bytes = Some(rate("spill_daily")?),
+            "spill_rate" => self.writeback.rules.rate_bytes = Some(rate("spill_rate")?),
+            _ => self.writeback.rules.daily_bytes = Some(rate("spill_daily")?),
         }
         Ok(())
+    }
+}
+
+fn flag(word: &str) -> Option<bool> {
+    match word {
+        "yes" => Some(true),
+        "no" => Some(false),
+        _ => None,
     }
 }
 
@@ -164,11 +173,12 @@ mod tests {
         assert_eq!((options.algorithm, options.level, options.mem_limit), (Algorithm::Zstd, Some(9), 256 << 20));
         assert_eq!(options.dictionary.as_deref(), Some("a=b"));
         let options = parse("idle_after=600 spill_at=80 backing_dev=a spill_rate=64M spill_daily=10G").unwrap();
-        let rates = (options.rules.rate_bytes, options.rules.daily_bytes);
-        assert_eq!((options.rules.idle_after_s, options.rules.spill_percent), (Some(600), Some(80)));
+        let rates = (options.writeback.rules.rate_bytes, options.writeback.rules.daily_bytes);
+        assert_eq!((options.writeback.rules.idle_after_s, options.writeback.rules.spill_percent), (Some(600), Some(80)));
         assert_eq!(rates, (Some(64 << 20), Some(10 << 30)));
-        let options = parse("backing_dev=/dev/sdb range_pages=32").unwrap();
-        assert_eq!((options.backing.as_deref(), options.range_pages), (Some("/dev/sdb"), Some(32)));
+        let options = parse("backing_dev=/dev/sdb range_pages=32 packed=yes").unwrap();
+        let writeback = options.writeback;
+        assert_eq!((options.backing.as_deref(), writeback.range_pages, writeback.packed), (Some("/dev/sdb"), Some(32), true));
     }
 
     #[test]
@@ -177,7 +187,7 @@ mod tests {
             ("lz4", "\"lz4\" is not an option of zram: write NAME=VALUE, as in algo=lz4"),
             (
                 "speed=1",
-                "zram has no option \"speed\": use algo, level, dict, mem_limit, backing_dev, range_pages, idle_after, spill_at, spill_rate or spill_daily",
+                "zram has no option \"speed\": use algo, level, dict, mem_limit, backing_dev, range_pages, packed, idle_after, spill_at, spill_rate or spill_daily",
             ),
             ("algo=lz4 algo=lz4", "the option algo of zram is given twice: leave one out"),
             ("algo=lzma", "\"lzma\" is no algo of zram: use lz4, zstd, deflate or store"),
@@ -186,7 +196,11 @@ mod tests {
             ("range_pages=0", "\"0\" is no range_pages of zram: use 1 to 256"),
             ("spill_at=5 backing_dev=a", "\"5\" is no spill_at of zram: use a percentage from 11 to 100"),
             ("idle_after=0", "\"0\" is no idle_after of zram: use a number of seconds"),
-            ("idle_after=5", "idle_after and spill_at of zram write to a backing device: add backing_dev=DEVICE"),
+            (
+                "idle_after=5",
+                "range_pages, packed, idle_after and spill_at of zram are about a backing device: add backing_dev=DEVICE",
+            ),
+            ("packed=1", "\"1\" is no packed of zram: use yes or no"),
             ("dict=", "\"\" is no dict of zram: use the path of a dictionary"),
         ] {
             assert_eq!(parse(text), Err(sentence.to_owned()), "{text}");

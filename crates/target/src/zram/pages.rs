@@ -15,7 +15,8 @@
 
 use std::fmt::Write as _;
 
-use super::backing::blocks::Blocks;
+use super::backing::Leaving;
+use super::backing::blocks::{Blocks, Spot};
 use super::codec::{Codec, PACKED_MAX};
 use super::memory::{HUGE_BYTES, Moved, Objects, PAGE};
 use super::table::{Slot, Table, mark};
@@ -189,30 +190,52 @@ impl Pages {
         self.counts.written > 0 && numbers.into_iter().any(|number| self.table.get(number).has(mark::WRITTEN))
     }
 
-    /// The page is in `block` now: lets its memory go, unless somebody asked for it meanwhile. Then it
-    /// stays, and the block is given back.
-    pub(super) fn leave(&mut self, number: u64, block: u64, checksum: u64) {
+    /// Copies the object of a page in memory as it is, which counts as no access.
+    pub(super) fn copy_object(&mut self, number: u64, to: &mut [u8]) {
         let slot = self.table.get(number);
+        to.copy_from_slice(self.objects.read(slot.bytes(), slot.value, &mut self.gathered));
+    }
+
+    /// Makes `self.page` of what was stored on the backing device.
+    ///
+    /// # Errors
+    /// [`PageError::Corrupt`].
+    pub(super) fn expand(&mut self, stored: &[u8]) -> Result<(), PageError> {
+        if let Ok(whole) = <&[u8; PAGE]>::try_from(stored) {
+            self.page.copy_from_slice(whole);
+            return Ok(());
+        }
+        self.codec.decompress(stored, &mut self.page).map_err(|_| PageError::Corrupt)
+    }
+
+    /// The page is on the backing device now: lets its memory go, unless somebody asked for it
+    /// meanwhile. Then it stays, and its blocks are given back. True when it left.
+    pub(super) fn leave(&mut self, leaving: &Leaving) -> bool {
+        let slot = self.table.get(leaving.page);
         if !slot.has(mark::SELECTED) {
-            return self.give_block(block);
+            self.give_blocks(leaving.spot, leaving.bytes);
+            return false;
         }
         self.counts.compressed_bytes -= slot.bytes() as u64;
         self.counts.huge -= u64::from(slot.bytes() == PAGE);
         self.counts.written += 1;
-        self.table.put(number, Slot::written(block, PAGE, checksum));
+        let whole = leaving.bytes == PAGE;
+        self.table.put(leaving.page, slot.written(leaving.spot, whole, leaving.checksum));
         self.remove_object(slot);
+        true
     }
 
-    /// The page did not get into `block`: it stays, and the block is given back.
-    pub(super) fn stay(&mut self, number: u64, block: u64) {
-        self.give_block(block);
-        if self.table.get(number).has(mark::SELECTED) {
-            self.table.used_mut(number).clear(mark::SELECTED);
+    /// The page did not get to the backing device: it stays, and its blocks are given back.
+    pub(super) fn stay(&mut self, leaving: &Leaving) {
+        self.give_blocks(leaving.spot, leaving.bytes);
+        if self.table.get(leaving.page).has(mark::SELECTED) {
+            self.table.used_mut(leaving.page).clear(mark::SELECTED);
         }
     }
 
-    fn give_block(&mut self, block: u64) {
-        self.blocks.as_mut().expect("pages are away only with a backing device").give(block);
+    fn give_blocks(&mut self, spot: Spot, bytes: usize) {
+        let blocks = self.blocks.as_mut().expect("pages are away only with a backing device");
+        spot.blocks(bytes).for_each(|block| blocks.give(block));
     }
 
     /// Marks idle what nobody asked for since `before_s`, and takes the mark from the rest; everything
@@ -280,8 +303,8 @@ impl Pages {
         }
         self.uncount(slot);
         self.table.put(number, Slot::FREE);
-        match slot.block() {
-            Some((block, _)) => self.give_block(block),
+        match slot.away() {
+            Some((from, _)) => self.give_blocks(from, slot.bytes()),
             None if slot.in_memory() => self.remove_object(slot),
             None => {}
         }
@@ -306,6 +329,11 @@ impl Pages {
     /// Frames in use.
     pub(super) fn frames_used(&self) -> u64 {
         self.objects.frames_used() as u64
+    }
+
+    /// Memory that an object of so many bytes takes.
+    pub(super) fn taken_by(&self, bytes: usize) -> usize {
+        self.objects.taken_by(bytes)
     }
 
     /// How pages are compressed.

@@ -44,8 +44,10 @@ pub struct ZramStatus {
     pub backing_blocks: u64,
     /// Pages read from the backing device.
     pub backing_reads: u64,
-    /// Pages written to it.
+    /// Blocks of 4096 bytes written to it.
     pub backing_writes: u64,
+    /// Pages that left memory by that.
+    pub backing_left: u64,
     /// Requests that wrote them.
     pub backing_requests: u64,
 }
@@ -75,7 +77,7 @@ impl ZramStatus {
         padded(&[self.failed_reads, self.failed_writes, 0, self.freed_pages])
     }
 
-    /// The kernel's `bd_stat`, without the line's end: blocks in use, pages read, pages written.
+    /// The kernel's `bd_stat`, without the line's end: blocks in use, pages read, blocks written.
     #[must_use]
     pub fn bd_stat(&self) -> String {
         padded(&[self.backing_blocks, self.backing_reads, self.backing_writes])
@@ -113,6 +115,7 @@ impl Zram {
             backing_blocks: pages.blocks.as_ref().map_or(0, Blocks::used),
             backing_reads: backed(|backing| &backing.reads),
             backing_writes: backed(|backing| &backing.writes),
+            backing_left: backed(|backing| &backing.left),
             backing_requests: backed(|backing| &backing.requests),
         }
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!   page number ─▶ leaf (1024 pages, made when one of them is first written) ─▶ slot
 //!
-//!   slot    value   64 bits   word of a same-filled page, place of the object, or block of the
+//!   slot    value   64 bits   word of a same-filled page, place of the object, or spot on the
 //!                             backing device with 16 bits of the checksum above it
 //!           bits    32 bits   0..13 size of the object, then the marks
 //!           time    32 bits   when it was last read or written, seconds; or, for a page that was
@@ -14,13 +14,15 @@
 //!    8 bytes for every 4 MiB up to the last page ever written.
 //! 2. A slot without object and marks is free, and reads as zeroes.
 
+use super::backing::blocks::Spot;
+use super::memory::PAGE;
+
 /// Pages of a leaf.
 const LEAF_PAGES: usize = 1024;
 /// Bits of `Slot::bits` that hold the size, 0 to 4096.
 const SIZE_MASK: u32 = 0x1FFF;
-/// Bits of `Slot::value` that hold a block: enough for 2^60 bytes.
-const BLOCK_BITS: u32 = 48;
-const BLOCK_MASK: u64 = (1 << BLOCK_BITS) - 1;
+/// Bits of `Slot::value` that hold a spot.
+const SPOT_MASK: u64 = (1 << Spot::BITS) - 1;
 
 /// Properties of a page.
 pub(super) mod mark {
@@ -61,18 +63,21 @@ impl Slot {
         Self { value: place, bits, time_s }
     }
 
-    /// A page whose object of `bytes` bytes is in `block` of the backing device; `checksum` has 48 bits.
-    pub(super) fn written(block: u64, bytes: usize, checksum: u64) -> Self {
-        debug_assert!(block <= BLOCK_MASK && checksum >> 48 == 0, "48 bits each");
+    /// The page after what stands in `self` was written to `spot` of the backing device: the whole page
+    /// where `whole`, the object as it is otherwise. `checksum` has 48 bits.
+    pub(super) fn written(self, spot: Spot, whole: bool, checksum: u64) -> Self {
+        debug_assert!(spot.0 <= SPOT_MASK && checksum >> 48 == 0, "48 bits each");
         let [low, high] = [checksum & 0xFFFF_FFFF, checksum >> 32];
-        let object = Self::object(block | high << BLOCK_BITS, bytes, u32::try_from(low).expect("32 bits"));
-        Self { bits: object.bits | mark::WRITTEN, ..object }
+        let page = u32::try_from(PAGE).expect("4096");
+        let bits = if whole { page } else { self.bits & !(mark::IDLE | mark::SELECTED) };
+        let time_s = u32::try_from(low).expect("32 bits");
+        Self { value: spot.0 | high << Spot::BITS, bits: bits | mark::WRITTEN, time_s }
     }
 
-    /// The block of a page that was written back, and its checksum.
-    pub(super) fn block(self) -> Option<(u64, u64)> {
-        let checksum = (self.value >> BLOCK_BITS) << 32 | u64::from(self.time_s);
-        self.has(mark::WRITTEN).then_some((self.value & BLOCK_MASK, checksum))
+    /// Where a page is that was written back, and its checksum.
+    pub(super) fn away(self) -> Option<(Spot, u64)> {
+        let checksum = (self.value >> Spot::BITS) << 32 | u64::from(self.time_s);
+        self.has(mark::WRITTEN).then_some((Spot(self.value & SPOT_MASK), checksum))
     }
 
     pub(super) fn set(&mut self, marks: u32) {
@@ -208,10 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn a_written_page_keeps_its_block_and_48_bits_of_checksum() {
-        let slot = Slot::written(BLOCK_MASK, 4096, 0xFEDC_BA98_7654);
-        assert_eq!((slot.block(), slot.bytes(), slot.in_memory()), (Some((BLOCK_MASK, 0xFEDC_BA98_7654)), 4096, false));
-        assert_eq!(Slot::object(1, 4096, 0).block(), None);
+    fn a_written_page_keeps_its_spot_and_48_bits_of_checksum() {
+        let object = Slot::object(1, 100, 7);
+        for (whole, bytes) in [(true, 4096), (false, 100)] {
+            let slot = object.written(Spot(SPOT_MASK), whole, 0xFEDC_BA98_7654);
+            assert_eq!((slot.away(), slot.bytes(), slot.in_memory()), (Some((Spot(SPOT_MASK), 0xFEDC_BA98_7654)), bytes, false));
+        }
+        assert_eq!(object.away(), None);
     }
 
     #[test]

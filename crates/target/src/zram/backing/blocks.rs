@@ -1,24 +1,68 @@
-//! The blocks of a backing device: which are free, and who still reads those that are not.
+//! The blocks of a backing device: which are free, who stands in them, and who still reads them.
 //!
 //! ```text
-//!   block 0   never used, as in the kernel: a device of n blocks holds n - 1 pages
+//!   block 0   never used, as in the kernel: a device of n blocks holds n - 1 whole pages
 //!   take(32)  the next 32 free blocks in a row behind those taken last, round the end
+//!
+//!   run       │ block        │ block        │ block        │
+//!   whole     │ page 7       │ page 9       │ page 10      │      one owner each
+//!   packed    │ 7 │ 9  │ 10     │ 12 │ 13     │ 14 │ empty │      every object in it is an owner
 //! ```
 //!
 //! Invariants:
-//! - I1: a block is taken, or free, never both; who takes a run owns every block of it alone.
-//! - I2: a block that is given back while somebody reads it becomes free when the last reader is done,
-//!   so a read never sees what another page put there.
+//! - I1: a block is taken, or free, never both; who takes a run owns every block of it alone, and gives
+//!   back at once those in which he puts nothing.
+//! - I2: a block that was given back by its last owner while somebody reads it becomes free when the
+//!   last reader is done, so a read never sees what another page put there.
 //!
 //! Next-fit keeps what was written together together, and leaves what was freed a while to grow into
 //! longer runs. A search looks at 65,536 blocks before it contents itself with less than was wanted.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use super::super::memory::PAGE;
 
 /// Blocks in a word of the map.
 const WORD: u64 = 64;
 /// Words that a search looks at before it takes the best run so far.
 const LOOKS_MAX: u64 = 1024;
+
+/// Where something stands on the device, in units of 16 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) struct Spot(pub(in super::super) u64);
+
+impl Spot {
+    /// Bytes of a unit.
+    pub(in super::super) const GRAIN: usize = 16;
+    /// Bits of a spot: enough for 4 PiB.
+    pub(in super::super) const BITS: u32 = 48;
+    /// Spots of a block.
+    const PER_BLOCK: u64 = (PAGE / Self::GRAIN) as u64;
+
+    /// So many bytes behind the begin of a block.
+    pub(in super::super) fn behind(block: u64, bytes: usize) -> Self {
+        debug_assert!(bytes.is_multiple_of(Self::GRAIN), "a spot is a multiple of {} bytes", Self::GRAIN);
+        Self(block * Self::PER_BLOCK + (bytes / Self::GRAIN) as u64)
+    }
+
+    /// The block in which it is.
+    pub(in super::super) fn block(self) -> u64 {
+        self.0 / Self::PER_BLOCK
+    }
+
+    /// The blocks that so many bytes touch from here on; at least this one.
+    pub(in super::super) fn blocks(self, bytes: usize) -> RangeInclusive<u64> {
+        let end = self.0 + bytes.div_ceil(Self::GRAIN).max(1) as u64;
+        self.block()..=(end - 1) / Self::PER_BLOCK
+    }
+
+    /// Bytes from the begin of `block`, which is not behind it.
+    pub(in super::super) fn bytes_from(self, block: u64) -> usize {
+        let spots = self.0 - block * Self::PER_BLOCK;
+        usize::try_from(spots).expect("what is read at once is small") * Self::GRAIN
+    }
+}
 
 /// Blocks in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,13 +87,17 @@ pub(in super::super) struct Blocks {
     used: u64,
     next: u64,
     readers: BTreeMap<u64, Readers>,
+    /// Owners of each block, where there may be several.
+    owners: Option<Vec<u16>>,
 }
 
 impl Blocks {
-    /// A device of `count` blocks, all free but the first.
-    pub(in super::super) fn new(count: u64) -> Self {
+    /// A device of `count` blocks, all free but the first; `shared` where a block has several owners.
+    pub(in super::super) fn new(count: u64, shared: bool) -> Self {
+        let count = count.min((1 << Spot::BITS) / Spot::PER_BLOCK);
         let words = usize::try_from(count.div_ceil(WORD)).expect("a map of blocks fits in memory");
-        let mut blocks = Self { words: vec![0; words], count, used: 0, next: 1, readers: BTreeMap::new() };
+        let owners = shared.then(|| vec![0; usize::try_from(count).expect("as above")]);
+        let mut blocks = Self { words: vec![0; words], count, used: 0, next: 1, readers: BTreeMap::new(), owners };
         if count > 0 {
             blocks.mark(0, 1, true);
         }
@@ -62,7 +110,7 @@ impl Blocks {
 
     /// The same device with everything free.
     pub(in super::super) fn emptied(&self) -> Self {
-        Self::new(self.count)
+        Self::new(self.count, self.owners.is_some())
     }
 
     /// Blocks that hold something.
@@ -79,9 +127,34 @@ impl Blocks {
         Some(run)
     }
 
-    /// Gives a block back; it becomes free now, or when its last reader is done (I2).
+    /// A block that was taken gets an owner: the only one, unless blocks are shared.
+    pub(in super::super) fn own(&mut self, block: u64) {
+        debug_assert!(self.is_set(block), "only what was taken has owners (I1)");
+        if let Some(owners) = &mut self.owners {
+            owners[usize::try_from(block).expect("a block of the device")] += 1;
+        }
+    }
+
+    /// Gives back the last blocks of a run that was just taken, in which nothing stands.
+    pub(in super::super) fn give_tail(&mut self, tail: Run) {
+        if self.next == tail.start + tail.count {
+            self.next = tail.start;
+        }
+        self.used -= tail.count;
+        self.mark(tail.start, tail.count, false);
+    }
+
+    /// An owner gives a block back; after the last one it becomes free, or when its last reader is
+    /// done (I2).
     pub(in super::super) fn give(&mut self, block: u64) {
         assert!(block > 0 && block < self.count && self.is_set(block), "only taken blocks are given back (I1)");
+        if let Some(owners) = &mut self.owners {
+            let left = &mut owners[usize::try_from(block).expect("a block of the device")];
+            *left = left.checked_sub(1).expect("a block has as many owners as give it back (I1)");
+            if *left > 0 {
+                return;
+            }
+        }
         self.used -= 1;
         match self.readers.get_mut(&block) {
             Some(readers) => {
@@ -112,7 +185,7 @@ impl Blocks {
 
     /// Memory taken, bytes, but for readers.
     pub(in super::super) fn memory_bytes(&self) -> usize {
-        self.words.capacity() * 8
+        self.words.capacity() * 8 + self.owners.as_ref().map_or(0, |owners| owners.capacity() * 2)
     }
 
     fn is_set(&self, block: u64) -> bool {
@@ -192,18 +265,18 @@ mod tests {
 
     #[test]
     fn a_device_of_a_hundred_blocks_holds_ninety_nine_pages() {
-        let mut blocks = Blocks::new(100);
+        let mut blocks = Blocks::new(100, false);
         assert_eq!(blocks.take(64), Some(Run { start: 1, count: 64 }));
         assert_eq!(blocks.take(64), Some(Run { start: 65, count: 35 }));
         assert_eq!((blocks.take(1), blocks.used()), (None, 99));
         blocks.give(40);
         assert_eq!(blocks.take(2), Some(Run { start: 40, count: 1 }));
-        assert_eq!((Blocks::new(0).take(1), Blocks::new(1).take(1)), (None, None));
+        assert_eq!((Blocks::new(0, false).take(1), Blocks::new(1, false).take(1)), (None, None));
     }
 
     #[test]
     fn a_block_is_not_taken_again_before_its_last_reader_is_done() {
-        let mut blocks = Blocks::new(2);
+        let mut blocks = Blocks::new(2, false);
         let block = blocks.take(1).unwrap().start;
         blocks.hold(block);
         blocks.hold(block);
@@ -220,7 +293,7 @@ mod tests {
 
     #[test]
     fn runs_go_on_behind_the_last_and_begin_again_at_the_end() {
-        let mut blocks = Blocks::new(1000);
+        let mut blocks = Blocks::new(1000, false);
         assert_eq!(blocks.take(100), Some(Run { start: 1, count: 100 }));
         (1..101).for_each(|block| blocks.give(block));
         assert_eq!(blocks.take(100), Some(Run { start: 101, count: 100 }));
@@ -233,7 +306,7 @@ mod tests {
         for seed in 0..40 {
             let rng = &mut fastrand::Rng::with_seed(seed);
             let count = rng.u64(1..700);
-            let mut blocks = Blocks::new(count);
+            let mut blocks = Blocks::new(count, false);
             let mut taken: Vec<u64> = Vec::new();
             for _ in 0..400 {
                 if rng.bool() {
@@ -258,6 +331,30 @@ mod tests {
                 assert_eq!(blocks.used(), taken.len() as u64);
             }
         }
+    }
+
+    #[test]
+    fn a_shared_block_is_free_when_its_last_owner_gave_it_back_and_its_last_reader_is_done() {
+        let mut blocks = Blocks::new(3, true);
+        let run = blocks.take(2).unwrap();
+        [1, 1, 1, 2].into_iter().for_each(|block| blocks.own(block));
+        blocks.hold(1);
+        (0..2).for_each(|_| blocks.give(1));
+        assert_eq!((run.count, blocks.used()), (2, 2));
+        blocks.give(1);
+        assert_eq!((blocks.used(), blocks.take(1)), (1, None), "it is being read");
+        blocks.let_go(1);
+        assert_eq!(blocks.take(1), Some(Run { start: 1, count: 1 }));
+        blocks.give_tail(Run { start: 1, count: 1 });
+        blocks.give(2);
+        assert_eq!((blocks.used(), blocks.take(9).map(|run| run.count)), (0, Some(2)));
+    }
+
+    #[test]
+    fn a_spot_knows_the_blocks_that_its_bytes_touch() {
+        let spot = Spot::behind(7, 4080);
+        assert_eq!((spot.block(), spot.blocks(16), spot.blocks(17), spot.bytes_from(6)), (7, 7..=7, 7..=8, 4096 + 4080));
+        assert_eq!((spot.blocks(1), spot.blocks(0), Spot::behind(7, 0).blocks(4096)), (7..=7, 7..=7, 7..=7));
     }
 
     /// The longest free run.

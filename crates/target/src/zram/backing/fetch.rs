@@ -19,23 +19,60 @@ use forebay_reactor::Buffer;
 
 use super::super::memory::PAGE;
 use super::super::pages::PageError;
+use super::super::table::Slot;
 use super::super::{PAGE_BYTES, Stretch, Stretches, Zram};
+use super::blocks::Spot;
 use super::{Backing, checksum};
 
-/// Most pages that one request fetches.
-const FETCH_MAX: usize = 64;
+/// Most blocks that one request fetches.
+const FETCH_MAX: u64 = 256;
 
 /// A page that is away, and where its content goes.
 struct Wanted {
-    page: u64,
-    checksum: u64,
+    slot: Slot,
     stretch: Stretch,
+}
+
+impl Wanted {
+    fn spot(&self) -> Spot {
+        self.slot.away().expect("only pages that are away are wanted").0
+    }
 }
 
 /// Pages in consecutive blocks.
 struct Fetch {
-    block: u64,
+    first: u64,
+    count: u64,
     wanted: Vec<Wanted>,
+}
+
+impl Fetch {
+    /// As few as reach for all that is wanted, each of blocks in a row.
+    fn all(mut wanted: Vec<Wanted>) -> Vec<Self> {
+        wanted.sort_by_key(Wanted::spot);
+        let mut fetches: Vec<Self> = Vec::new();
+        for wanted in wanted {
+            let (first, last) = wanted.spot().blocks(wanted.slot.bytes()).into_inner();
+            match fetches.last_mut() {
+                Some(fetch) if first <= fetch.first + fetch.count && last - fetch.first < FETCH_MAX => {
+                    fetch.count = last + 1 - fetch.first;
+                    fetch.wanted.push(wanted);
+                }
+                _ => fetches.push(Self { first, count: last + 1 - first, wanted: vec![wanted] }),
+            }
+        }
+        fetches
+    }
+
+    fn bytes(&self) -> usize {
+        usize::try_from(self.count).expect("a fetch is small") * PAGE
+    }
+
+    /// What is stored of a page in what came.
+    fn stored<'a>(&self, wanted: &Wanted, content: &'a [u8]) -> &'a [u8] {
+        let from = wanted.spot().bytes_from(self.first);
+        &content[from..from + wanted.slot.bytes()]
+    }
 }
 
 impl Zram {
@@ -56,35 +93,32 @@ impl Zram {
     fn read_present(&self, bio: &Bio) -> (Vec<Fetch>, Result<(), PageError>) {
         let segments = bio.segments().expect("a read has a payload");
         let (mut pages, now_s) = (self.pages.borrow_mut(), self.now_s());
-        let mut fetches: Vec<Fetch> = Vec::new();
+        let mut wanted = Vec::new();
         let mut done = Ok(());
         for stretch in Stretches::of(bio) {
-            let page = stretch.page;
-            if let Some((block, checksum)) = pages.table.get(page).block() {
-                pages.blocks.as_mut().expect("a page is away only with a backing device").hold(block);
-                let wanted = Wanted { page, checksum, stretch };
-                match fetches.last_mut() {
-                    Some(last) if last.block + last.wanted.len() as u64 == block && last.wanted.len() < FETCH_MAX => {
-                        last.wanted.push(wanted);
-                    }
-                    _ => fetches.push(Fetch { block, wanted: vec![wanted] }),
-                }
+            let slot = pages.table.get(stretch.page);
+            if slot.away().is_some() {
+                wanted.push(Wanted { slot, stretch });
                 continue;
             }
-            match pages.read(page, now_s) {
+            match pages.read(stretch.page, now_s) {
                 Ok(()) => _ = bvec::copy_in(segments, stretch.iter, &pages.page[stretch.inside]),
                 Err(error) => done = Err(error),
             }
+        }
+        drop(pages);
+        let fetches = Fetch::all(wanted);
+        for fetch in &fetches {
+            self.hold(fetch);
         }
         (fetches, done)
     }
 
     fn send(&self, fetch: Fetch) -> (Fetch, Buffer, Call) {
         let backing = self.backing.as_ref().expect("a page is away only with a backing device");
-        let bytes = fetch.wanted.len() * PAGE;
-        let buffer = self.pool.take(bytes);
-        let length = u32::try_from(bytes).expect("a fetch is small");
-        let bio = Bio::read(block_sector(fetch.block), Rc::clone(buffer.segments()), 0, length);
+        let buffer = self.pool.take(fetch.bytes());
+        let length = u32::try_from(fetch.bytes()).expect("a fetch is small");
+        let bio = Bio::read(block_sector(fetch.first), Rc::clone(buffer.segments()), 0, length);
         backing.reads.set(backing.reads.get() + fetch.wanted.len() as u64);
         let call = call(&*backing.target, bio);
         (fetch, buffer, call)
@@ -93,28 +127,31 @@ impl Zram {
     /// Checks what came, and copies it to where it is wanted.
     fn take_in(&self, bio: &Bio, fetch: &Fetch, content: &[u8]) -> Result<(), PageError> {
         let segments = bio.segments().expect("a read has a payload");
-        let (content, _) = content.as_chunks::<PAGE>();
-        for ((wanted, content), block) in fetch.wanted.iter().zip(content).zip(fetch.block..) {
-            self.check(wanted.page, block, wanted.checksum, content)?;
-            bvec::copy_in(segments, wanted.stretch.iter, &content[wanted.stretch.inside.clone()]);
+        let mut pages = self.pages.borrow_mut();
+        for wanted in &fetch.wanted {
+            let stored = fetch.stored(wanted, content);
+            self.check(wanted.stretch.page, wanted.slot, stored)?;
+            pages.expand(stored)?;
+            bvec::copy_in(segments, wanted.stretch.iter, &pages.page[wanted.stretch.inside.clone()]);
         }
         Ok(())
     }
 
-    /// Whether what came from `block` is what `page` was.
-    fn check(&self, page: u64, block: u64, expected: u64, content: &[u8; PAGE]) -> Result<(), PageError> {
-        if checksum(page, block, content) == expected {
+    /// Whether what came is what `page` was.
+    fn check(&self, page: u64, slot: Slot, stored: &[u8]) -> Result<(), PageError> {
+        let (at, expected) = slot.away().expect("only pages that are away are checked");
+        if checksum(page, at, stored) == expected {
             return Ok(());
         }
         let name = self.backing.as_ref().map_or("", |backing: &Backing| &backing.name);
-        tracing::error!("{name}: block {block} does not hold what page {page} was: the read fails");
+        tracing::error!("{name}: block {} does not hold what page {page} was: the read fails", at.block());
         Err(PageError::Corrupt)
     }
 
     fn let_go(&self, fetch: &Fetch) {
         let mut pages = self.pages.borrow_mut();
         let blocks = pages.blocks.as_mut().expect("a page is away only with a backing device");
-        (fetch.block..).take(fetch.wanted.len()).for_each(|block| blocks.let_go(block));
+        (fetch.first..).take(fetch.bytes() / PAGE).for_each(|block| blocks.let_go(block));
     }
 
     /// Serves a write, or zeroes, over pages that are away in part.
@@ -142,27 +179,37 @@ impl Zram {
     /// Reads a page and keeps it in memory, if it is still away then.
     async fn bring_back(&self, page: u64) -> Result<(), PageError> {
         let slot = self.pages.borrow().table.get(page);
-        let Some((block, expected)) = slot.block() else { return Ok(()) };
-        self.pages.borrow_mut().blocks.as_mut().expect("a page is away only with a backing device").hold(block);
-        let stretch = Stretches::whole(page);
-        let (fetch, mut buffer, call) = self.send(Fetch { block, wanted: vec![Wanted { page, checksum: expected, stretch }] });
+        if slot.away().is_none() {
+            return Ok(());
+        }
+        let fetch = Fetch::all(vec![Wanted { slot, stretch: Stretches::whole(page) }]).swap_remove(0);
+        self.hold(&fetch);
+        let (fetch, mut buffer, call) = self.send(fetch);
         let status = call.await.status();
-        let done = self.keep(slot, page, status.is_ok().then(|| &*buffer.bytes_mut()));
+        let done = if status.is_ok() { self.keep(&fetch, buffer.bytes_mut()) } else { Err(PageError::Device) };
         self.let_go(&fetch);
         done
     }
 
-    fn keep(&self, slot: super::super::table::Slot, page: u64, content: Option<&[u8]>) -> Result<(), PageError> {
-        let content = content.and_then(|content| content.first_chunk::<PAGE>()).ok_or(PageError::Device)?;
-        let (block, expected) = slot.block().expect("it was away");
-        self.check(page, block, expected, content)?;
+    /// Puts back into memory what came, unless the page is something else by now.
+    fn keep(&self, fetch: &Fetch, content: &[u8]) -> Result<(), PageError> {
         let now_s = self.now_s();
-        let mut pages = self.pages.borrow_mut();
-        if pages.table.get(page) != slot {
-            return Ok(());
+        for wanted in &fetch.wanted {
+            let (page, stored) = (wanted.stretch.page, fetch.stored(wanted, content));
+            self.check(page, wanted.slot, stored)?;
+            let mut pages = self.pages.borrow_mut();
+            if pages.table.get(page) == wanted.slot {
+                pages.expand(stored)?;
+                pages.write(page, now_s)?;
+            }
         }
-        pages.page.copy_from_slice(content);
-        pages.write(page, now_s)
+        Ok(())
+    }
+
+    fn hold(&self, fetch: &Fetch) {
+        let mut pages = self.pages.borrow_mut();
+        let blocks = pages.blocks.as_mut().expect("a page is away only with a backing device");
+        (fetch.first..).take(fetch.bytes() / PAGE).for_each(|block| blocks.hold(block));
     }
 }
 

@@ -8,10 +8,10 @@
 //!
 //! Invariants:
 //! - I1: a page leaves memory only when its write has ended well and nobody asked for it meanwhile.
-//! - I2: what comes back is checked: 48 bits of checksum over the content, the page's number and the
-//!   block's. What was damaged, torn, put in the wrong place or left over gives an error, never data.
+//! - I2: what comes back is checked: 48 bits of checksum over what was stored, the page's number and
+//!   the spot. What was damaged, torn, put in the wrong place or left over gives an error, never data.
 //! - I3: the limit is charged when a write is sent and refunded when it failed, so it is never passed.
-//! - I4: a block is not used again while somebody reads it.
+//! - I4: a block is not used again while somebody reads it, or something of it is still owned.
 
 pub(super) mod blocks;
 mod fetch;
@@ -25,6 +25,7 @@ use std::rc::Rc;
 use forebay_block::Target;
 use twox_hash::XxHash3_64;
 
+use self::blocks::Spot;
 use super::memory::PAGE;
 use crate::event::Event;
 
@@ -51,10 +52,29 @@ pub struct BackingSetup {
     pub name: String,
     /// The device; its content is lost.
     pub target: Rc<dyn Target>,
-    /// Pages of one write at most; by the device's preference where `None`.
+    /// How it is used.
+    pub options: BackingOptions,
+}
+
+/// How a backing device is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackingOptions {
+    /// Blocks of 4 KiB of one write at most; by the device's preference where `None`.
     pub range_pages: Option<u32>,
+    /// Objects are written as they are, one behind the other, instead of whole pages.
+    pub packed: bool,
     /// When pages are written back without a command.
     pub rules: Rules,
+}
+
+/// A page on its way out: where what is stored of it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Leaving {
+    pub(super) page: u64,
+    pub(super) spot: Spot,
+    /// A whole page, or its object.
+    pub(super) bytes: usize,
+    pub(super) checksum: u64,
 }
 
 /// A backing device in use.
@@ -62,6 +82,7 @@ pub(super) struct Backing {
     pub(super) name: String,
     target: Rc<dyn Target>,
     range_pages: u64,
+    packed: bool,
     /// Writes in flight at most.
     pub(super) batches: Cell<u32>,
     /// Pages that may still be written, where `limited`.
@@ -72,7 +93,10 @@ pub(super) struct Backing {
     failed: Cell<bool>,
     ended: Event,
     pub(super) reads: Cell<u64>,
+    /// Blocks written.
     pub(super) writes: Cell<u64>,
+    /// Pages whose memory was let go because they were written.
+    pub(super) left: Cell<u64>,
     pub(super) requests: Cell<u64>,
 }
 
@@ -83,11 +107,12 @@ impl Backing {
             bytes => bytes.clamp(64 << 10, RANGE_BYTES_MAX),
         };
         let page = u32::try_from(PAGE).expect("4096");
-        let range_pages = setup.range_pages.unwrap_or(preferred / page).clamp(1, RANGE_BYTES_MAX / page);
+        let range_pages = setup.options.range_pages.unwrap_or(preferred / page).clamp(1, RANGE_BYTES_MAX / page);
         Self {
             name: setup.name.clone(),
             target: Rc::clone(&setup.target),
             range_pages: range_pages.into(),
+            packed: setup.options.packed,
             batches: Cell::new(BATCHES),
             limit: Cell::new(0),
             limited: Cell::new(false),
@@ -97,6 +122,7 @@ impl Backing {
             ended: Event::default(),
             reads: Cell::new(0),
             writes: Cell::new(0),
+            left: Cell::new(0),
             requests: Cell::new(0),
         }
     }
@@ -114,9 +140,9 @@ impl Backing {
     }
 }
 
-/// What a page must hash to when it comes back from `block` (I2).
-fn checksum(page: u64, block: u64, content: &[u8]) -> u64 {
-    XxHash3_64::oneshot_with_seed(page.rotate_left(32) ^ block ^ 0x5A52_414D, content) >> 16
+/// What is stored of a page must hash to when it comes back from `spot` (I2).
+fn checksum(page: u64, spot: Spot, stored: &[u8]) -> u64 {
+    XxHash3_64::oneshot_with_seed(page.rotate_left(32) ^ spot.0.rotate_left(4) ^ 0x5A52_414D, stored) >> 16
 }
 
 #[cfg(test)]

@@ -8,8 +8,9 @@
 //!   page_index=N         that page; page_indexes=LO-HI those from LO to HI; several may be given
 //! ```
 //!
-//! A budget that does not reach for all takes the largest objects, which frees the most memory; what
-//! is taken is written in the order of the pages, so that neighbours stay neighbours.
+//! A budget that does not reach for all takes what frees the most memory for it: the largest objects
+//! where each page costs a block, and packed those whose size class is the roomiest for their size.
+//! What is taken is written in the order of the pages, so that neighbours stay neighbours.
 //!
 //! Source: `Documentation/admin-guide/blockdev/zram.rst`, Linux 6.12 and 6.16.
 
@@ -116,42 +117,62 @@ pub(in super::super) struct Walk {
     selection: Selection,
     range: usize,
     next: u64,
-    /// Objects of fewer bytes stay.
-    least_bytes: usize,
-    /// And so do those of exactly so many, after this many.
-    at_least: u64,
+    /// How many objects of each size leave, where not all do.
+    shares: Option<Vec<u64>>,
+    /// A page that was to leave and did not fit.
+    held: Option<u64>,
+}
+
+/// What the budget of a walk is worth.
+pub(in super::super) struct Worth<'a> {
+    /// Memory that an object of so many bytes takes.
+    pub(in super::super) frees: &'a dyn Fn(usize) -> usize,
+    /// Bytes that it takes of the budget.
+    pub(in super::super) costs: &'a dyn Fn(usize) -> usize,
 }
 
 impl Walk {
     pub(in super::super) fn new(selection: Selection) -> Self {
         let next = selection.ranges.first().map_or(0, |range| *range.start());
-        Self { selection, range: 0, next, least_bytes: 0, at_least: u64::MAX }
+        Self { selection, range: 0, next, shares: None, held: None }
     }
 
-    /// Restricts the walk to the `budget` largest pages.
-    pub(in super::super) fn limit(&mut self, table: &Table, budget: u64) {
-        let mut sizes = vec![0_u64; PAGE + 1];
+    /// Restricts the walk to what frees the most memory for a budget of so many bytes.
+    pub(in super::super) fn limit(&mut self, table: &Table, budget: u64, worth: &Worth<'_>) {
+        let mut counts = vec![0_u64; PAGE + 1];
         let mut scout = self.clone();
         while let Some(page) = scout.next(table) {
-            sizes[table.get(page).bytes()] += 1;
+            counts[table.get(page).bytes()] += 1;
         }
-        let mut left = budget;
-        for (bytes, &count) in sizes.iter().enumerate().rev() {
-            if count > left {
-                (self.least_bytes, self.at_least) = (bytes, left);
-                return;
-            }
-            left -= count;
+        let mut sizes: Vec<usize> = (1..=PAGE).filter(|&bytes| counts[bytes] > 0).collect();
+        // Thousandths of a byte for each byte; of equals the largest, which need the fewest reads.
+        let rank = |&bytes: &usize| ((worth.frees)(bytes) * 1000 / (worth.costs)(bytes), bytes);
+        sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(rank(bytes)));
+        let (mut left, mut shares, mut all) = (budget, vec![0; PAGE + 1], true);
+        for bytes in sizes {
+            let cost = (worth.costs)(bytes) as u64;
+            shares[bytes] = counts[bytes].min(left / cost);
+            all &= shares[bytes] == counts[bytes];
+            left -= shares[bytes] * cost;
         }
+        self.shares = (!all).then_some(shares);
     }
 
     /// Whether pages were left out to keep within a budget.
     pub(in super::super) fn is_limited(&self) -> bool {
-        self.at_least < u64::MAX
+        self.shares.is_some()
+    }
+
+    /// A page that [`Walk::next`] gave waits for the next time.
+    pub(in super::super) fn put_back(&mut self, page: u64) {
+        self.held = Some(page);
     }
 
     /// The next page to leave.
     pub(in super::super) fn next(&mut self, table: &Table) -> Option<u64> {
+        if let Some(page) = self.held.take().filter(|&page| self.selection.takes(table.get(page))) {
+            return Some(page);
+        }
         loop {
             let range = self.selection.ranges.get(self.range)?;
             let page = table.next_present(self.next).filter(|page| page <= range.end());
@@ -162,17 +183,18 @@ impl Walk {
             };
             self.next = page + 1;
             let slot = table.get(page);
-            if !self.selection.takes(slot) || slot.bytes() < self.least_bytes {
-                continue;
+            if self.selection.takes(slot) && self.has_share(slot.bytes()) {
+                return Some(page);
             }
-            if slot.bytes() == self.least_bytes && self.is_limited() {
-                if self.at_least == 0 {
-                    continue;
-                }
-                self.at_least -= 1;
-            }
-            return Some(page);
         }
+    }
+
+    /// Whether one more object of so many bytes leaves.
+    fn has_share(&mut self, bytes: usize) -> bool {
+        let Some(share) = self.shares.as_mut().and_then(|shares| shares.get_mut(bytes)) else { return true };
+        let some = *share > 0;
+        *share -= u64::from(some);
+        some
     }
 }
 
@@ -230,16 +252,43 @@ mod tests {
     fn a_budget_takes_the_largest_pages_in_the_order_of_the_disk() {
         let table = table(&[100, 4096, 0, 200, 300, 200, 200, 4096]);
         let any = Selection { mode: Mode::Any, ranges: vec![0..=99] };
-        let limited = |budget| {
+        let limited = |budget: u64| {
             let mut walk = Walk::new(any.clone());
-            walk.limit(&table, budget);
-            pages(walk, &table)
+            walk.limit(&table, budget * 4096, &Worth { frees: &|bytes| bytes, costs: &|_| 4096 });
+            (walk.is_limited(), pages(walk, &table))
         };
         assert_eq!(pages(Walk::new(any.clone()), &table), [0, 1, 3, 4, 5, 6, 7]);
-        assert_eq!(limited(1), [1]);
-        assert_eq!(limited(3), [1, 4, 7]);
-        assert_eq!(limited(5), [1, 3, 4, 5, 7]);
-        assert_eq!((limited(0), limited(7).len(), limited(99).len()), (vec![], 7, 7));
+        assert_eq!(limited(1), (true, vec![1]));
+        assert_eq!(limited(3), (true, vec![1, 4, 7]));
+        assert_eq!(limited(5), (true, vec![1, 3, 4, 5, 7]));
+        assert_eq!((limited(0).1, limited(7).1.len(), limited(99)), (vec![], 7, (false, vec![0, 1, 3, 4, 5, 6, 7])));
+    }
+
+    #[test]
+    fn a_budget_of_bytes_takes_what_frees_the_most_for_each() {
+        let table = table(&[100, 200, 200, 300, 100]);
+        let limited = |budget| {
+            let mut walk = Walk::new(Selection { mode: Mode::Any, ranges: vec![0..=99] });
+            let frees = |bytes| if bytes == 200 { 300 } else { bytes };
+            walk.limit(&table, budget, &Worth { frees: &frees, costs: &|bytes| bytes });
+            pages(walk, &table)
+        };
+        assert_eq!(limited(399), [0, 1], "what is left takes smaller ones");
+        assert_eq!(limited(400), [1, 2]);
+        assert_eq!(limited(700), [1, 2, 3]);
+        assert_eq!(limited(900).len(), 5);
+    }
+
+    #[test]
+    fn a_page_that_was_put_back_comes_next_unless_it_is_gone() {
+        let mut table = table(&[10; 5]);
+        let mut walk = Walk::new(Selection { mode: Mode::Any, ranges: vec![0..=99] });
+        let first = walk.next(&table).unwrap();
+        walk.put_back(first);
+        assert_eq!((walk.next(&table), walk.next(&table)), (Some(0), Some(1)));
+        walk.put_back(1);
+        table.put(1, Slot::FREE);
+        assert_eq!(walk.next(&table), Some(2));
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! Writes pages back: gathers them into runs of blocks, many writes in flight, and lets their memory go.
 //!
 //! ```text
-//!   walk ─▶ take a run of blocks ─▶ decompress pages into one buffer ─▶ one write ─┐ up to `depth` of
+//!   walk ─▶ take a run of blocks ─▶ pages or objects into one buffer ─▶ one write ─┐ up to `depth` of
 //!     ▲                                                                            │ them at once
 //!     └─────────── next ◀── each page: still selected? memory goes : block goes ◀──┘
 //! ```
 //!
 //! 1. A page is marked selected while its write is in flight. Whoever reads, writes or frees it takes
 //!    the mark away, and the page stays in memory (I1 of the folder).
-//! 2. A write that fails is tried again page by page, so that only the pages concerned stay.
+//! 2. A write that fails is tried again block by block, so that only the pages concerned stay. None of
+//!    the blocks is free for others before all of that is over.
 //! 3. One command runs at a time.
+//! 4. What is written beside pages and objects is zero: nothing of other requests gets to the device.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -20,11 +22,12 @@ use forebay_reactor::Buffer;
 
 use super::super::Zram;
 use super::super::memory::PAGE;
+use super::super::pages::Pages;
 use super::super::table::mark;
-use super::blocks::Run;
+use super::blocks::{Blocks, Run, Spot};
 use super::fetch::block_sector;
-use super::select::{Selection, Walk};
-use super::{Backing, checksum};
+use super::select::{Selection, Walk, Worth};
+use super::{Backing, Leaving, checksum};
 
 /// Why pages were not written back, or not all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,8 +57,7 @@ pub enum WritebackError {
 /// Pages on their way to a run of blocks.
 pub(in super::super) struct Batch {
     run: Run,
-    /// Each page with its checksum, block by block.
-    pages: Vec<(u64, u64)>,
+    leaving: Vec<Leaving>,
     buffer: Buffer,
 }
 
@@ -81,7 +83,7 @@ impl Zram {
         self.write_selected(backing, selection, None).await
     }
 
-    /// Writes back what `selection` takes, the largest first where that is more than `budget` pages.
+    /// Writes back what `selection` takes; where that is more than `budget` blocks, what frees the most.
     pub(super) async fn write_selected(
         &self,
         backing: &Backing,
@@ -96,7 +98,11 @@ impl Zram {
         let limit = if backing.limited.get() { backing.limit.get() } else { u64::MAX };
         let most = limit.min(budget.unwrap_or(u64::MAX));
         if most < u64::MAX {
-            walk.limit(&self.pages.borrow().table, most);
+            let pages = self.pages.borrow();
+            let costs: &dyn Fn(usize) -> usize =
+                if backing.packed { &|bytes| bytes.next_multiple_of(Spot::GRAIN) } else { &|_| PAGE };
+            let worth = Worth { frees: &|bytes| pages.taken_by(bytes), costs };
+            walk.limit(&pages.table, most.saturating_mul(PAGE as u64), &worth);
         }
         let mut result = Ok(());
         while !self.closed.get() {
@@ -129,37 +135,26 @@ impl Zram {
     fn gather(&self, backing: &Backing, walk: &mut Walk) -> Result<Option<Batch>, WritebackError> {
         let mut pages = self.pages.borrow_mut();
         let Some(first) = walk.next(&pages.table) else { return Ok(None) };
+        walk.put_back(first);
         let wanted = if backing.limited.get() { backing.range_pages.min(backing.limit.get()) } else { backing.range_pages };
         if wanted == 0 {
             return Err(WritebackError::Limit);
         }
-        let blocks = pages.blocks.as_mut().expect("a disk with a backing device has its blocks");
-        let run = blocks.take(wanted).ok_or(WritebackError::NoSpace)?;
-        let mut buffer = self.pool.take(usize::try_from(run.count).expect("a run is short") * PAGE);
-        let mut gathered = Vec::with_capacity(usize::try_from(run.count).expect("a run is short"));
-        let (content, _) = buffer.bytes_mut().as_chunks_mut::<PAGE>();
-        let mut next = Some(first);
-        while let Some(page) = next {
-            let place = gathered.len();
-            let block = run.start + place as u64;
-            if pages.copy_to(page, &mut content[place]).is_ok() {
-                pages.table.used_mut(page).set(mark::SELECTED);
-                gathered.push((page, checksum(page, block, &content[place])));
-            } else {
-                backing.failed.set(true);
-            }
-            next = if (gathered.len() as u64) < run.count { walk.next(&pages.table) } else { None };
+        let run = blocks_of(&mut pages).take(wanted).ok_or(WritebackError::NoSpace)?;
+        let room = usize::try_from(run.count).expect("a run is short") * PAGE;
+        let mut buffer = self.pool.take(room);
+        let (leaving, bytes) = fill(backing, &mut pages, walk, run, &mut buffer.bytes_mut()[..room]);
+        let used = bytes.div_ceil(PAGE) as u64;
+        if used < run.count {
+            blocks_of(&mut pages).give_tail(Run { start: run.start + used, count: run.count - used });
         }
-        let used = gathered.len() as u64;
-        let blocks = pages.blocks.as_mut().expect("looked at above");
-        (run.start + used..run.start + run.count).for_each(|block| blocks.give(block));
         if used == 0 {
             return Ok(None);
         }
         if backing.limited.get() {
             backing.limit.set(backing.limit.get() - used);
         }
-        Ok(Some(Batch { run: Run { count: used, ..run }, pages: gathered, buffer }))
+        Ok(Some(Batch { run: Run { count: used, ..run }, leaving, buffer }))
     }
 
     /// Waits until nothing is written back any more, and lets nothing begin.
@@ -183,7 +178,7 @@ impl Backing {
         }
     }
 
-    /// A write of `count` pages was sent and ended well or not.
+    /// A write of `count` blocks was sent and ended well or not.
     fn account(&self, status: Status, count: u64) {
         if status.is_ok() {
             self.writes.set(self.writes.get() + count);
@@ -196,39 +191,76 @@ impl Backing {
     }
 }
 
+fn blocks_of(pages: &mut Pages) -> &mut Blocks {
+    pages.blocks.as_mut().expect("a disk with a backing device has its blocks")
+}
+
+/// Puts what the walk selects into `content`, which goes to `run`, until that is full; tells the bytes
+/// up to the last. What lies between is zero up to the end of its block.
+fn fill(backing: &Backing, pages: &mut Pages, walk: &mut Walk, run: Run, content: &mut [u8]) -> (Vec<Leaving>, usize) {
+    let mut leaving = Vec::with_capacity(usize::try_from(run.count).expect("a run is short"));
+    let mut end = 0;
+    while let Some(page) = walk.next(&pages.table) {
+        let bytes = if backing.packed { pages.table.get(page).bytes() } else { PAGE };
+        let Some(place) = content.get_mut(end..end + bytes) else {
+            walk.put_back(page);
+            break;
+        };
+        if backing.packed {
+            pages.copy_object(page, place);
+        } else if pages.copy_to(page, place.as_mut_array().expect("a page")).is_err() {
+            backing.failed.set(true);
+            continue;
+        }
+        let spot = Spot::behind(run.start, end);
+        leaving.push(Leaving { page, spot, bytes, checksum: checksum(page, spot, place) });
+        pages.table.used_mut(page).set(mark::SELECTED);
+        spot.blocks(bytes).for_each(|block| blocks_of(pages).own(block));
+        let next = (end + bytes).next_multiple_of(Spot::GRAIN);
+        content[end + bytes..next].fill(0);
+        end = next;
+    }
+    content[end..end.next_multiple_of(PAGE)].fill(0);
+    (leaving, end)
+}
+
 /// Writes a batch, and settles each of its pages.
 pub(in super::super) async fn write_batch((zram, batch): (Rc<Zram>, Batch)) {
     let backing = zram.backing.as_ref().expect("batches are made for the backing device");
-    let status = write(backing, &batch, 0, batch.pages.len()).await;
-    if status.is_ok() || batch.pages.len() == 1 {
-        backing.account(status, batch.pages.len() as u64);
-        settle(&zram, &batch, 0, batch.pages.len(), status);
+    let count = batch.run.count;
+    let status = write(backing, &batch, 0, count).await;
+    let mut bad = Vec::new();
+    if status.is_ok() || count == 1 {
+        backing.account(status, count);
+        bad.extend((!status.is_ok()).then_some(batch.run.start));
     } else {
-        for at in 0..batch.pages.len() {
+        for at in 0..count {
             let status = write(backing, &batch, at, 1).await;
             backing.account(status, 1);
-            settle(&zram, &batch, at, 1, status);
+            bad.extend((!status.is_ok()).then_some(batch.run.start + at));
         }
     }
+    settle(&zram, backing, &batch, &bad);
     backing.in_flight.set(backing.in_flight.get() - 1);
     backing.ended.raise();
 }
 
-async fn write(backing: &Backing, batch: &Batch, at: usize, count: usize) -> Status {
-    let bytes = |pages: usize| u32::try_from(pages * PAGE).expect("a batch is at most 1 MiB");
-    let sector = block_sector(batch.run.start + at as u64);
+async fn write(backing: &Backing, batch: &Batch, at: u64, count: u64) -> Status {
+    let bytes = |blocks: u64| u32::try_from(blocks * PAGE as u64).expect("a batch is at most 1 MiB");
+    let sector = block_sector(batch.run.start + at);
     let bio = Bio::write(sector, Rc::clone(batch.buffer.segments()), bytes(at), bytes(count));
     backing.requests.set(backing.requests.get() + 1);
     call(&*backing.target, bio).await.status()
 }
 
-fn settle(zram: &Zram, batch: &Batch, at: usize, count: usize, status: Status) {
+/// Lets go what is in blocks that are not `bad`, unless somebody asked for it meanwhile.
+fn settle(zram: &Zram, backing: &Backing, batch: &Batch, bad: &[u64]) {
     let mut pages = zram.pages.borrow_mut();
-    for (&(page, checksum), block) in batch.pages[at..at + count].iter().zip(batch.run.start + at as u64..) {
-        if status.is_ok() {
-            pages.leave(page, block, checksum);
-        } else {
-            pages.stay(page, block);
+    for leaving in &batch.leaving {
+        if leaving.spot.blocks(leaving.bytes).any(|block| bad.contains(&block)) {
+            pages.stay(leaving);
+        } else if pages.leave(leaving) {
+            backing.left.set(backing.left.get() + 1);
         }
     }
 }

@@ -156,6 +156,11 @@ impl Objects {
         self.frames.used().checked_add_signed(change).expect("no more frames go than are used")
     }
 
+    /// Memory that an object of so many bytes takes.
+    pub(super) fn taken_by(&self, bytes: usize) -> usize {
+        self.sizes.of(bytes).map_or(PAGE, |class| self.sizes.stride(class))
+    }
+
     /// Frames in use: what the kernel calls the pages of the allocator.
     pub(super) fn frames_used(&self) -> usize {
         self.frames.used()
