@@ -1,7 +1,7 @@
 //! What the tests of the real binary share: real tools, real kernels, scratch folders, patterns.
 //!
 //! ```text
-//!  nbd_clients.rs fio_verify.rs filesystems.rs cli.rs      kernel_writecache.rs
+//!  clients/   commands/                                    kernels/
 //!        └─────────────┬───────────────┘                          │
 //!  requires ▶ Scratch ▶ Server (the built `forebay`) ◀── nbd::Client
 //!                                          Guest (user-mode-linux) ▶ guest-load ▶ pattern

@@ -11,7 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-const START_LIMIT: Duration = Duration::from_secs(20);
+/// Longer than a server waits for what a killed one left behind.
+const START_LIMIT: Duration = Duration::from_mins(1);
 const STOP_LIMIT: Duration = Duration::from_mins(1);
 
 /// The path of the built binary.
