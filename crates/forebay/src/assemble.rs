@@ -17,13 +17,15 @@ use forebay_target::error::Failing;
 use forebay_target::flaky::Flaky;
 use forebay_target::linear::Linear;
 use forebay_target::log::LogWrites;
+use forebay_target::snapshot::options::SnapshotArgs;
+use forebay_target::snapshot::{self, OriginFront, SnapshotError};
 use forebay_target::stats::Stats;
 use forebay_target::stripe::Stripe;
 use forebay_target::zram::options::ZramOptions;
 use forebay_target::zram::{self, BackingSetup, CodecParams, Zram, ZramError};
 
 use crate::device::{DeviceName, Devices, OpenDevice};
-use crate::stack::{OpenCache, OpenError};
+use crate::stack::{OpenCache, OpenError, OpenSnapshot};
 use crate::text::{Detour, Place, RowText, TargetText};
 
 /// What a stack is made of, as far as it is open.
@@ -34,6 +36,7 @@ pub(crate) struct Parts {
     pub(crate) caches: Vec<OpenCache>,
     pub(crate) counters: Vec<(Extent, Rc<Stats>)>,
     pub(crate) zrams: Vec<(Extent, Rc<Zram>)>,
+    pub(crate) snapshots: Vec<OpenSnapshot>,
     pub(crate) devices: Vec<OpenDevice>,
 }
 
@@ -50,9 +53,10 @@ pub(crate) struct Assembly<'a> {
 enum Trouble {
     Device(DeviceError),
     Build(BuildError),
-    Same(String),
+    Same(String, &'static str),
     Cache { fast: String, origin: String, error: cache::OpenError },
     Zram(ZramError),
+    Snapshot { cow: String, origin: String, error: SnapshotError },
     Dictionary { path: String, error: std::io::Error },
 }
 
@@ -75,9 +79,10 @@ impl Assembly<'_> {
         let target = self.target(row).await.map_err(|trouble| match trouble {
             Trouble::Device(source) => OpenError::Device { line, source },
             Trouble::Build(source) => OpenError::Target { line, source },
-            Trouble::Same(name) => OpenError::SameDevice { line, name },
+            Trouble::Same(name, role) => OpenError::SameDevice { line, name, role },
             Trouble::Zram(source) => OpenError::Zram { line, source },
             Trouble::Dictionary { path, error } => OpenError::Dictionary { line, path, source: error },
+            Trouble::Snapshot { cow, origin, error } => OpenError::Snapshot { line, cow, origin, source: error },
             Trouble::Cache { fast, origin, error } => OpenError::Cache { line, fast, origin, source: error },
         })?;
         self.parts.rows.push(Row { extent: row.extent, target });
@@ -118,17 +123,27 @@ impl Assembly<'_> {
             TargetText::Writecache { args, origin, fast } => {
                 Box::pin(self.cache(&reactor, args, [origin, fast], row.extent)).await?
             }
+            TargetText::Snapshot { args, origin, cow } => {
+                Box::pin(self.snapshot(&reactor, args, [origin, cow], row.extent)).await?
+            }
+            TargetText::SnapshotOrigin(origin) => {
+                let device = self.open_device(origin)?;
+                Rc::new(OriginFront::new(self.devices.origin(&device, self.pool), row.extent.count)?)
+            }
         })
     }
 
     /// Opens a device, and notes it as one of this stack.
-    fn open(&mut self, name: &DeviceName) -> Result<Rc<dyn Target>, DeviceError> {
+    fn open_device(&mut self, name: &DeviceName) -> Result<OpenDevice, DeviceError> {
         let device = self.devices.open(name, self.read_only)?;
-        let target = Rc::clone(&device.target);
         if !self.parts.devices.iter().any(|known| known.id == device.id) {
-            self.parts.devices.push(device);
+            self.parts.devices.push(device.clone());
         }
-        Ok(target)
+        Ok(device)
+    }
+
+    fn open(&mut self, name: &DeviceName) -> Result<Rc<dyn Target>, DeviceError> {
+        Ok(self.open_device(name)?.target)
     }
 
     fn linear(&mut self, place: &Place, extent: Extent) -> Result<Rc<dyn Target>, Trouble> {
@@ -175,7 +190,7 @@ impl Assembly<'_> {
         let [origin_name, fast_name] = names.map(ToString::to_string);
         let [origin, fast] = [self.open(names[0])?, self.open(names[1])?];
         if Rc::ptr_eq(&origin, &fast) {
-            return Err(Trouble::Same(fast_name));
+            return Err(Trouble::Same(fast_name, "cache"));
         }
         let options = args.options.clone();
         let side = options.side.as_ref().map(|path| crate::side::side(path, names[0], names[1]));
@@ -184,5 +199,33 @@ impl Assembly<'_> {
         let cache = cache::open(reactor, self.pool, setup).await.map_err(trouble)?;
         self.parts.caches.push(OpenCache { extent, origin: origin_name, fast: fast_name, cache: Rc::clone(&cache) });
         Ok(cache)
+    }
+
+    async fn snapshot(
+        &mut self,
+        reactor: &Reactor,
+        args: &SnapshotArgs,
+        names: [&DeviceName; 2],
+        extent: Extent,
+    ) -> Result<Rc<dyn Target>, Trouble> {
+        let [origin_name, cow_name] = names.map(ToString::to_string);
+        let (device, cow) = (self.open_device(names[0])?, self.open_device(names[1])?);
+        if device.id == cow.id {
+            return Err(Trouble::Same(cow_name, "snapshot"));
+        }
+        let setup = snapshot::Setup {
+            origin: self.devices.origin(&device, self.pool),
+            cow: cow.target,
+            sectors: extent.count,
+            store: args.store,
+            chunk_sectors: args.chunk_sectors,
+            discards: args.discards,
+            coalesce: true,
+        };
+        let trouble = |error| Trouble::Snapshot { cow: cow_name.clone(), origin: origin_name.clone(), error };
+        let snapshot = snapshot::open(reactor, self.pool, setup).await.map_err(trouble)?;
+        let open = OpenSnapshot { extent, origin: origin_name, cow: cow_name, snapshot: Rc::clone(&snapshot) };
+        self.parts.snapshots.push(open);
+        Ok(snapshot)
     }
 }

@@ -7,11 +7,12 @@ use std::cell::RefCell;
 use std::fmt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use forebay_block::{SectorCount, Target};
 use forebay_device::{DeviceError, FileDevice, FileOptions, NullDevice, RamDevice};
-use forebay_reactor::{DeviceId, Reactor};
+use forebay_reactor::{BufferPool, DeviceId, Reactor};
+use forebay_target::snapshot::Origin;
 
 /// What a word of a table line names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +105,8 @@ pub struct Devices {
     reactor: Reactor,
     options: FileOptions,
     opened: RefCell<Vec<Opened>>,
+    /// Those of which there are snapshots.
+    origins: RefCell<Vec<(DeviceId, Weak<Origin>)>>,
 }
 
 impl Devices {
@@ -111,7 +114,7 @@ impl Devices {
     /// stack.
     #[must_use]
     pub fn new(reactor: &Reactor, options: FileOptions) -> Self {
-        Self { reactor: reactor.clone(), options, opened: RefCell::default() }
+        Self { reactor: reactor.clone(), options, opened: RefCell::default(), origins: RefCell::default() }
     }
 
     pub(crate) fn reactor(&self) -> &Reactor {
@@ -143,6 +146,18 @@ impl Devices {
         };
         self.opened.borrow_mut().push(Opened { identity, read_only, device: device.clone() });
         Ok(device)
+    }
+
+    /// The origin on a device: one for all who name that device.
+    pub(crate) fn origin(&self, device: &OpenDevice, pool: &BufferPool) -> Rc<Origin> {
+        let mut origins = self.origins.borrow_mut();
+        origins.retain(|(_, origin)| origin.strong_count() > 0);
+        let known = origins.iter().find(|(id, _)| *id == device.id).and_then(|(_, origin)| origin.upgrade());
+        known.unwrap_or_else(|| {
+            let origin = Origin::new(&self.reactor, pool, Rc::clone(&device.target));
+            origins.push((device.id, Rc::downgrade(&origin)));
+            origin
+        })
     }
 
     /// A file that is open already, for the same kind of access.

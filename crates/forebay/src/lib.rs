@@ -47,13 +47,14 @@ pub use forebay_block as block;
 pub use forebay_device::{DeviceError, Direct, FileOptions};
 pub use forebay_reactor::{Buffer, BufferPool, Engine, Reactor, engine};
 pub use forebay_target::cache;
+pub use forebay_target::snapshot;
 pub use forebay_target::stats::OpCounts;
 
 pub use crate::device::{DeviceName, Devices, parse_bytes};
 pub use crate::request::{Command, Disk, DiskError, DiskOptions, Payload, RequestError, Transfer};
 pub use crate::side::{SideFile, known_as};
 pub use crate::stack::{DrainProgress, OpenError, Stack, StackError};
-pub use crate::status::{CacheLayer, CountedLayer, DeviceLayer, StackStatus, ZramLayer};
+pub use crate::status::{CacheLayer, CountedLayer, DeviceLayer, SnapshotLayer, StackStatus, ZramLayer};
 pub use crate::text::{TableText, TextError};
 
 #[cfg(test)]

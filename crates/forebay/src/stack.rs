@@ -19,12 +19,13 @@ use forebay_device::{DeviceError, FileOptions};
 use forebay_reactor::{BufferPool, Reactor};
 use forebay_target::BuildError;
 use forebay_target::cache::{self, Cache, MessageError};
+use forebay_target::snapshot::{Snapshot, SnapshotError};
 use forebay_target::stats::Stats;
 use forebay_target::zram::{Zram, ZramError};
 
 use crate::assemble::{Assembly, Parts};
 use crate::device::{Devices, OpenDevice};
-use crate::status::{CacheLayer, CountedLayer, DeviceLayer, StackStatus, ZramLayer};
+use crate::status::{CacheLayer, CountedLayer, DeviceLayer, SnapshotLayer, StackStatus, ZramLayer};
 use crate::text::{TableText, TextError};
 
 /// Why a stack does not open: one sentence that names the table line and the device.
@@ -80,13 +81,27 @@ pub enum OpenError {
         /// Why.
         source: std::io::Error,
     },
+    /// A snapshot does not open.
+    #[error("table line {line}: the snapshot of {origin} on {cow} does not open: {source}")]
+    Snapshot {
+        /// Place in the text, from 1.
+        line: usize,
+        /// The device of its store.
+        cow: String,
+        /// What it is of.
+        origin: String,
+        /// Why.
+        source: SnapshotError,
+    },
     /// One device in two roles.
-    #[error("table line {line}: {name} cannot be its own cache: give two devices")]
+    #[error("table line {line}: {name} cannot be its own {role}: give two devices")]
     SameDevice {
         /// Place in the text, from 1.
         line: usize,
         /// The device.
         name: String,
+        /// What else it should be.
+        role: &'static str,
     },
     /// The rows do not fit together.
     #[error("{0}")]
@@ -122,6 +137,14 @@ pub(crate) struct OpenCache {
     pub(crate) cache: Rc<Cache>,
 }
 
+/// A snapshot of a stack.
+pub(crate) struct OpenSnapshot {
+    pub(crate) extent: Extent,
+    pub(crate) origin: String,
+    pub(crate) cow: String,
+    pub(crate) snapshot: Rc<Snapshot>,
+}
+
 /// One named, running tree of targets.
 pub struct Stack {
     name: String,
@@ -130,6 +153,7 @@ pub struct Stack {
     caches: Vec<OpenCache>,
     counters: Vec<(Extent, Rc<Stats>)>,
     zrams: Vec<(Extent, Rc<Zram>)>,
+    snapshots: Vec<OpenSnapshot>,
     devices: Vec<OpenDevice>,
     /// What the rows are called in table lines.
     kinds: Vec<&'static str>,
@@ -167,20 +191,23 @@ impl Stack {
         for row in text.rows() {
             if let Err(error) = assembly.add(row).await {
                 close_caches(&assembly.parts.caches).await;
+                close_snapshots(&assembly.parts.snapshots).await;
                 return Err(error);
             }
         }
-        let Parts { rows, kinds, caches, counters, zrams, devices: opened } = assembly.parts;
+        let Parts { rows, kinds, caches, counters, zrams, snapshots, devices: opened } = assembly.parts;
         let table = match Table::new(rows) {
             Ok(table) => Rc::new(table),
             Err(error) => {
                 close_caches(&caches).await;
+                close_snapshots(&snapshots).await;
                 return Err(error.into());
             }
         };
         let reactor = devices.reactor().clone();
         let suspended = Cell::new(false);
-        Ok(Self { name: name.to_owned(), reactor, table, kinds, caches, counters, zrams, devices: opened, suspended })
+        let name = name.to_owned();
+        Ok(Self { name, reactor, table, kinds, caches, counters, zrams, snapshots, devices: opened, suspended })
     }
 
     /// What it is called.
@@ -230,6 +257,13 @@ impl Stack {
         };
         let counted = |(extent, stats): &(Extent, Rc<Stats>)| CountedLayer { extent: *extent, snapshot: stats.snapshot() };
         let zram = |(extent, disk): &(Extent, Rc<Zram>)| ZramLayer { extent: *extent, status: disk.status() };
+        let snapshot = |open: &OpenSnapshot| SnapshotLayer {
+            extent: open.extent,
+            origin: open.origin.clone(),
+            cow: open.cow.clone(),
+            store: open.snapshot.store_word(),
+            status: open.snapshot.status(),
+        };
         let device = |device: &OpenDevice| DeviceLayer {
             name: device.name.clone(),
             kind: device.target.kind(),
@@ -244,6 +278,7 @@ impl Stack {
             caches: self.caches.iter().map(cache).collect(),
             counted: self.counters.iter().map(counted).collect(),
             zrams: self.zrams.iter().map(zram).collect(),
+            snapshots: self.snapshots.iter().map(snapshot).collect(),
             devices: self.devices.iter().map(device).collect(),
         }
     }
@@ -332,6 +367,7 @@ impl Stack {
         for (_, zram) in &self.zrams {
             zram.close().await;
         }
+        close_snapshots(&self.snapshots).await;
         if flushed.and(closed).is_ok() { Ok(()) } else { Err(StackError::Commit(self.name.clone())) }
     }
 }
@@ -368,6 +404,12 @@ async fn close_caches(caches: &[OpenCache]) -> Status {
         status = status.and(open.cache.close().await);
     }
     status
+}
+
+async fn close_snapshots(snapshots: &[OpenSnapshot]) {
+    for open in snapshots {
+        open.snapshot.close().await;
+    }
 }
 
 /// Waits for `work`, and calls `tick` every so often meanwhile.

@@ -3,6 +3,7 @@
 use forebay_block::{Extent, SectorCount};
 use forebay_reactor::DeviceCounts;
 use forebay_target::cache::CacheStatus;
+use forebay_target::snapshot::SnapshotStatus;
 use forebay_target::stats::Snapshot;
 use forebay_target::zram::ZramStatus;
 
@@ -21,6 +22,8 @@ pub struct StackStatus {
     pub counted: Vec<CountedLayer>,
     /// Its compressed RAM disks.
     pub zrams: Vec<ZramLayer>,
+    /// Its snapshots.
+    pub snapshots: Vec<SnapshotLayer>,
     /// The devices at the bottom. A device that several stacks use is counted for all of them.
     pub devices: Vec<DeviceLayer>,
 }
@@ -54,6 +57,21 @@ pub struct ZramLayer {
     pub extent: Extent,
     /// What it tells about itself.
     pub status: ZramStatus,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug)]
+pub struct SnapshotLayer {
+    /// The sectors of the table that it serves.
+    pub extent: Extent,
+    /// What it is of, as the table names it.
+    pub origin: String,
+    /// The device of its store, as the table names it.
+    pub cow: String,
+    /// `P`, `PO` or `N`.
+    pub store: &'static str,
+    /// What it tells about itself.
+    pub status: SnapshotStatus,
 }
 
 /// A device.

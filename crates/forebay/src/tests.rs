@@ -116,12 +116,43 @@ fn one_file_under_two_names_is_one_device() {
 }
 
 #[test]
+fn stacks_that_name_one_origin_share_it() {
+    let folder = Folder::new("snapshot");
+    let (origin, cow, other) = (folder.file("origin", 1 << 20), folder.file("cow", 1 << 20), folder.file("other", 1 << 20));
+    let line = |text: String| TableText::parse(&text).unwrap();
+    let front = line(format!("0 2048 snapshot-origin {origin}"));
+    let snapshots = [line(format!("0 2048 snapshot {origin} {cow} P 8")), line(format!("0 2048 snapshot {origin} {other} N 64"))];
+    for round in 1..=2 {
+        run(async |reactor, pool| {
+            let devices = Devices::new(reactor, FileOptions::default());
+            let front = Box::pin(Stack::open_on(&devices, pool, "origin", &front, false)).await.unwrap();
+            let one = Box::pin(Stack::open_on(&devices, pool, "one", &snapshots[0], false)).await.unwrap();
+            let two = Box::pin(Stack::open_on(&devices, pool, "two", &snapshots[1], false)).await.unwrap();
+            assert_eq!(write(&front, pool, 8, round).await, Status::Ok);
+            assert_eq!(write(&one, pool, 16, 9).await, Status::Ok);
+            assert_eq!((read(&front, pool, 8).await, read(&front, pool, 16).await), (vec![round; 4096], vec![0; 4096]));
+            assert_eq!((read(&one, pool, 8).await, read(&one, pool, 16).await), (vec![0; 4096], vec![9; 4096]));
+            assert_eq!(read(&two, pool, 8).await, vec![round - 1; 4096], "it begins anew with its server");
+            let status = one.status();
+            let layer = &status.snapshots[0];
+            assert_eq!((layer.store, layer.status.to_string().as_str()), ("P", "32/2048 16"));
+            for stack in [one, two, front] {
+                stack.close().await.unwrap();
+            }
+        });
+    }
+}
+
+#[test]
 fn a_device_cannot_be_its_own_cache() {
     let folder = Folder::new("own");
     let path = folder.file("disk", 1 << 20);
     let text = format!("0 2048 writecache s {path} {path} 4096 0");
     let error = run(async |reactor, pool| Stack::open(reactor, pool, "own", &text).await.err().unwrap().to_string());
     assert_eq!(error, format!("table line 1: {path} cannot be its own cache: give two devices"));
+    let text = format!("0 2048 snapshot {path} {path} P 8");
+    let error = run(async |reactor, pool| Stack::open(reactor, pool, "own", &text).await.err().unwrap().to_string());
+    assert_eq!(error, format!("table line 1: {path} cannot be its own snapshot: give two devices"));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Targets: what stands between a table and its devices.
 //!
 //! ```text
-//!   Table ─▶ linear · striped · delay · flakey · log-writes · stats · error · writecache · zram ─▶ device
+//!   Table ─▶ linear · striped · delay · flakey · log-writes · stats · error · writecache · zram ·
+//!             snapshot · snapshot-origin ─▶ device
 //! ```
 //!
 //! Each small target is one file; the write cache is a folder, and its story begins in
@@ -17,6 +18,7 @@ pub mod flaky;
 pub mod linear;
 pub mod lock;
 pub mod log;
+pub mod snapshot;
 pub mod stats;
 pub mod stripe;
 pub mod zram;

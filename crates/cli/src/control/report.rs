@@ -83,7 +83,8 @@ fn device_report(running: &Running, exports: &[RunningExport], index: usize, sta
 fn line(status: &StackStatus, extent: forebay::block::Extent) -> String {
     let cache = status.caches.iter().find(|layer| layer.extent == extent).map(|layer| layer.status.line());
     let zram = || status.zrams.iter().find(|layer| layer.extent == extent).map(|layer| layer.status.mm_stat());
-    let text = cache.or_else(zram).unwrap_or_default();
+    let snapshot = || status.snapshots.iter().find(|layer| layer.extent == extent).map(|layer| layer.status.to_string());
+    let text = cache.or_else(zram).or_else(snapshot).unwrap_or_default();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

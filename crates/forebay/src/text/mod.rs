@@ -12,6 +12,8 @@
 //!   …            stats DEVICE OFFSET
 //!   …            zram [algo=NAME] [mem_limit=SIZE] [backing_dev=DEVICE] …
 //!   …            writecache s ORIGIN CACHE BLOCK_BYTES COUNT [OPTION [VALUE]]…
+//!   …            snapshot ORIGIN COW P|PO|N CHUNK [COUNT FEATURE…]
+//!   …            snapshot-origin ORIGIN
 //! ```
 //!
 //! The lines are those of the kernel's device mapper, with paths where it has device numbers. Starts,
@@ -28,6 +30,7 @@ use std::time::Duration;
 use forebay_block::{Extent, Sector, SectorCount};
 use forebay_target::cache::options::{CacheArgs, OptionError};
 use forebay_target::flaky::{DownReads, DownWrites, Flakiness};
+use forebay_target::snapshot::options::{OptionError as SnapshotOptionError, SnapshotArgs};
 use forebay_target::zram::options::{OptionError as ZramOptionError, ZramOptions};
 
 use crate::device::DeviceName;
@@ -55,7 +58,10 @@ enum Problem {
     Hole { found: u64, wanted: u64 },
     #[error("{0:?} is too long: sectors are numbered up to 2^54")]
     TooLong(String),
-    #[error("the target {0:?} is not known: use linear, striped, error, delay, flakey, log-writes, stats, zram or writecache")]
+    #[error(
+        "the target {0:?} is not known: use linear, striped, error, delay, flakey, log-writes, stats, zram, \
+         writecache, snapshot or snapshot-origin"
+    )]
     Target(String),
     #[error("the {what} of {target} is missing: write `{usage}`")]
     Missing { target: &'static str, what: &'static str, usage: &'static str },
@@ -69,6 +75,8 @@ enum Problem {
     Cache(#[from] OptionError),
     #[error(transparent)]
     Zram(#[from] ZramOptionError),
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotOptionError),
 }
 
 /// A device and where on it something begins.
@@ -139,6 +147,17 @@ pub enum TargetText {
         /// The fast device.
         fast: DeviceName,
     },
+    /// A snapshot of a device.
+    Snapshot {
+        /// Its words.
+        args: SnapshotArgs,
+        /// What it is of.
+        origin: DeviceName,
+        /// Where its store is.
+        cow: DeviceName,
+    },
+    /// A device of which there are snapshots.
+    SnapshotOrigin(DeviceName),
 }
 
 /// One line of a table.
@@ -192,7 +211,10 @@ impl TableText {
         let writes = |row: &RowText| {
             matches!(
                 row.target,
-                TargetText::Writecache { .. } | TargetText::LogWrites { .. } | TargetText::Zram { backing: Some(_), .. }
+                TargetText::Writecache { .. }
+                    | TargetText::LogWrites { .. }
+                    | TargetText::Zram { backing: Some(_), .. }
+                    | TargetText::Snapshot { .. }
             )
         };
         self.rows.iter().any(writes)
@@ -257,6 +279,16 @@ fn target_text<'a>(target: &str, words: impl Iterator<Item = &'a str>) -> Result
             let args = CacheArgs::parse(words.iter().copied())?;
             let (origin, fast) = (device_name(&args.origin)?, device_name(&args.fast)?);
             Ok(TargetText::Writecache { args, origin, fast })
+        }
+        "snapshot" => {
+            let args = SnapshotArgs::parse("snapshot", words.iter().copied())?;
+            let (origin, cow) = (device_name(&args.origin)?, device_name(&args.cow)?);
+            Ok(TargetText::Snapshot { args, origin, cow })
+        }
+        "snapshot-origin" => {
+            let mut arguments = arguments("snapshot-origin", "snapshot-origin ORIGIN");
+            let origin = arguments.device("origin")?;
+            arguments.end(TargetText::SnapshotOrigin(origin))
         }
         other => Err(Problem::Target(other.to_owned())),
     }
@@ -357,6 +389,8 @@ impl TargetText {
             Self::Stats(_) => "stats",
             Self::Zram { .. } => "zram",
             Self::Writecache { .. } => "writecache",
+            Self::Snapshot { .. } => "snapshot",
+            Self::SnapshotOrigin(_) => "snapshot-origin",
         }
     }
 }

@@ -60,6 +60,14 @@ fn the_kernels_cache_line_parses() {
 }
 
 #[test]
+fn the_kernels_snapshot_lines_parse() {
+    let TargetText::Snapshot { args, origin, cow } = only("0 8 snapshot a /dev/b PO 16") else { panic!("not a snapshot") };
+    assert_eq!((origin, cow), (DeviceName::File("a".into()), DeviceName::File("/dev/b".into())));
+    assert_eq!((args.store.word(), args.chunk_sectors), ("PO", 16));
+    assert_eq!(only("0 8 snapshot-origin a"), TargetText::SnapshotOrigin(DeviceName::File("a".into())));
+}
+
+#[test]
 fn lines_follow_each_other() {
     let rows = parse("0 8 error; 8 16 linear a 0 # the rest\n24 8 error");
     let extents: Vec<_> = rows.iter().map(|row| (row.extent.start.0, row.extent.count.0)).collect();
@@ -67,7 +75,7 @@ fn lines_follow_each_other() {
 }
 
 #[test]
-fn only_caches_and_logs_write_when_they_open() {
+fn only_what_keeps_something_writes_when_it_opens() {
     for (text, writes) in [
         ("0 8 linear a 0", false),
         ("0 8 error; 8 8 stats a 0", false),
@@ -75,6 +83,8 @@ fn only_caches_and_logs_write_when_they_open() {
         ("0 8 error; 8 8 log-writes a b", true),
         ("0 8 zram", false),
         ("0 8 zram backing_dev=a", true),
+        ("0 8 snapshot-origin a", false),
+        ("0 8 snapshot a b P 8", true),
     ] {
         assert_eq!(TableText::parse(text).unwrap().writes_when_opened(), writes, "{text}");
     }
@@ -103,6 +113,9 @@ fn what_is_wrong_is_named_with_its_line() {
         ("0 8 flakey a 0 1 1 1 corrupt", "table line 1: flakey does not know \"corrupt\""),
         ("0 8 zram fast", "table line 1: \"fast\" is not an option of zram"),
         ("0 8 error; 8 8 writecache p a b 4096 0", "table line 2: Mode p"),
+        ("0 8 snapshot a b", "table line 1: the store of snapshot is missing: write `snapshot ORIGIN COW"),
+        ("0 8 snapshot a ram:x P 8", "table line 1: \"ram:x\" is not a size"),
+        ("0 8 snapshot-origin a b", "table line 1: \"b\" is too much for snapshot-origin"),
         ("0 8 writecache s a b 1000 0", "table line 1: Invalid block size: 1000"),
     ] {
         let error = TableText::parse(text).unwrap_err().to_string();

@@ -24,6 +24,11 @@ impl<T> Parked<T> {
     /// Sends `bio` to `below` as a part of itself, which ends at `end` with the token for
     /// [`Parked::take`].
     pub(crate) fn pass(&self, bio: Bio, note: T, end: Rc<dyn End>, below: &dyn Target) {
+        self.pass_with(bio, note, end, |part| below.submit(part));
+    }
+
+    /// As [`Parked::pass`], for anything that takes a bio.
+    pub(crate) fn pass_with(&self, bio: Bio, note: T, end: Rc<dyn End>, submit: impl FnOnce(Bio)) {
         let part = bio.part(0, bio.bytes());
         let slot = self.free.borrow_mut().pop();
         let slot = slot.unwrap_or_else(|| {
@@ -32,7 +37,7 @@ impl<T> Parked<T> {
             slots.len() - 1
         });
         self.slots.borrow_mut()[slot] = Some((bio, note));
-        below.submit(part.on_end(end, slot as u64));
+        submit(part.on_end(end, slot as u64));
     }
 
     /// The bio and the note that wait under `token`.

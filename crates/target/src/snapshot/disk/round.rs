@@ -1,0 +1,153 @@
+//! What one commit writes: any number of new entries, over any number of areas.
+//!
+//! ```text
+//!   entries so far ──┐                area a            area a+1          area a+2
+//!                    ▼                │■■■■■■■■■■■□□□□□│ │□□□□□□□□□□□□□□□□│ │□□□□□           │
+//!   ① behind the end: a+1 and a+2 whole, in any order              not seen by anybody yet: a is not full
+//!   ② flush                                                        data and ① are durable
+//!   ③ the blocks of a in which entries are new, FUA                from here on all are seen
+//! ```
+//!
+//! Invariants:
+//! - I1: the area of the present [`Position`] is never full, and behind its entries it is zeroes on disk.
+//!   So a reader stops there, and nothing of step ① means anything before step ③.
+//! - I2: when the blocks of step ③ are torn by a crash, the entries up to the first missing block are
+//!   seen. Their data is durable, so any number of them is right.
+//! - I3: an area that becomes full is followed by one that step ① has written, at least with zeroes.
+//!
+//! Units: entries; byte offsets on the device.
+
+#![deny(clippy::indexing_slicing)]
+
+use super::format::{ENTRY_BYTES, Exception, Layout};
+
+/// Unit of metadata writes, bytes, where the chunk is not smaller and the device's block not larger.
+const BLOCK_BYTES: u64 = 4096;
+
+/// Where the next entry goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Area.
+    pub area: u64,
+    /// Entries in it.
+    pub filled: u64,
+}
+
+/// Bytes to be written: entries, then zeroes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Offset on the device, bytes.
+    pub offset: u64,
+    /// Length, bytes: whole blocks.
+    pub bytes: u64,
+    /// The entries at its start.
+    pub entries: Vec<Exception>,
+}
+
+/// One commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// Step ①: areas behind the present one.
+    pub behind: Vec<Piece>,
+    /// Step ③.
+    pub seen: Piece,
+    /// Where the next entry goes then.
+    pub position: Position,
+    /// The entries of the last block, which the next commit writes again.
+    pub tail: Vec<Exception>,
+}
+
+/// Unit of metadata writes of a store, bytes.
+#[must_use]
+pub fn block_bytes(layout: Layout, logical_bytes: u32) -> u64 {
+    BLOCK_BYTES.max(u64::from(logical_bytes)).min(layout.chunk_bytes())
+}
+
+/// The byte offset of an area's entry.
+#[must_use]
+pub fn entry_offset(layout: Layout, at: Position) -> u64 {
+    layout.sector(layout.area_chunk(at.area)).to_bytes() + at.filled * ENTRY_BYTES as u64
+}
+
+/// A whole area of zeroes.
+#[must_use]
+pub fn blank_area(layout: Layout, area: u64) -> Piece {
+    Piece { offset: entry_offset(layout, Position { area, filled: 0 }), bytes: layout.chunk_bytes(), entries: Vec::new() }
+}
+
+/// Plans the commit of `new` behind `position`; `tail` are the entries that the block there has already.
+///
+/// # Panics
+/// When `new` is empty, or `tail` is not what stands in that block.
+#[must_use]
+pub fn plan(layout: Layout, block: u64, position: Position, tail: &[Exception], new: &[Exception]) -> Round {
+    assert!(!new.is_empty(), "a commit is of something");
+    let (per_area, per_block) = (layout.area_entries(), block / ENTRY_BYTES as u64);
+    assert!(position.filled < per_area, "the present area has room (I1)");
+    let in_block = position.filled % per_block;
+    assert!(tail.len() as u64 == in_block, "the tail is what the last block holds");
+    let room = usize::try_from(per_area - position.filled).unwrap_or(usize::MAX);
+    let (here, mut rest) = new.split_at(room.min(new.len()));
+    let start = Position { filled: position.filled - in_block, ..position };
+    let entries: Vec<Exception> = tail.iter().chain(here).copied().collect();
+    let bytes = (entries.len() as u64).div_ceil(per_block) * block;
+    let mut end = Position { filled: position.filled + here.len() as u64, ..position };
+    let mut last = entries.clone();
+    let seen = Piece { offset: entry_offset(layout, start), bytes, entries };
+    let mut behind = Vec::new();
+    while end.filled == per_area {
+        end = Position { area: end.area + 1, filled: 0 };
+        let most = usize::try_from(per_area).unwrap_or(usize::MAX);
+        let (here, left) = rest.split_at(most.min(rest.len()));
+        rest = left;
+        last = here.to_vec();
+        end.filled = here.len() as u64;
+        behind.push(Piece { entries: here.to_vec(), ..blank_area(layout, end.area) });
+    }
+    let tail_length = usize::try_from(end.filled % per_block).unwrap_or(0);
+    let tail = last.split_off(last.len().saturating_sub(tail_length));
+    Round { behind, seen, position: end, tail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exceptions(first: u64, count: u64) -> Vec<Exception> {
+        (first..first + count).map(|number| Exception { old: number * 3, new: number + 2 }).collect()
+    }
+
+    #[test]
+    fn a_few_entries_are_one_block() {
+        let layout = Layout::new(64);
+        let round = plan(layout, 4096, Position::default(), &[], &exceptions(0, 3));
+        let seen = Piece { offset: 32_768, bytes: 4096, entries: exceptions(0, 3) };
+        let position = Position { area: 0, filled: 3 };
+        assert_eq!(round, Round { behind: Vec::new(), seen, position, tail: exceptions(0, 3) });
+        let next = plan(layout, 4096, position, &round.tail, &exceptions(3, 300));
+        assert_eq!((next.seen.offset, next.seen.bytes, next.seen.entries), (32_768, 8192, exceptions(0, 303)));
+        assert_eq!((next.position.filled, next.tail), (303, exceptions(256, 47)));
+        let third = plan(layout, 4096, next.position, &exceptions(256, 47), &exceptions(303, 1));
+        assert_eq!((third.seen.offset, third.seen.entries), (32_768 + 4096, exceptions(256, 48)));
+    }
+
+    #[test]
+    fn a_full_area_is_followed_by_one_that_was_written_before() {
+        let layout = Layout::new(8);
+        let full = plan(layout, 4096, Position::default(), &[], &exceptions(0, 256));
+        assert_eq!((full.position, full.tail.len()), (Position { area: 1, filled: 0 }, 0));
+        assert_eq!(full.behind, [blank_area(layout, 1)]);
+        let more = plan(layout, 4096, Position { area: 0, filled: 250 }, &exceptions(0, 250), &exceptions(250, 600));
+        assert_eq!(more.seen.entries, exceptions(0, 256));
+        let behind: Vec<_> = more.behind.iter().map(|piece| (piece.offset / 4096, piece.bytes, piece.entries.len())).collect();
+        assert_eq!(behind, [(258, 4096, 256), (515, 4096, 256), (772, 4096, 82)]);
+        assert_eq!((more.position, more.tail), (Position { area: 3, filled: 82 }, exceptions(768, 82)));
+    }
+
+    #[test]
+    fn blocks_are_no_larger_than_chunks() {
+        assert_eq!(block_bytes(Layout::new(1), 512), 512);
+        assert_eq!(block_bytes(Layout::new(64), 512), 4096);
+        assert_eq!(block_bytes(Layout::new(64), 16_384), 16_384);
+    }
+}

@@ -1,0 +1,182 @@
+//! The origin of snapshots: a change first saves what it would overwrite to every snapshot that lacks it.
+//!
+//! ```text
+//!   change ─▶ which chunks does who lack ─▶ copy once, to all of them ─▶ their stores commit
+//!                                                       ─▶ their reads of the old content end ─▶ the change
+//! ```
+//!
+//! Invariants:
+//! - I1: a change reaches the device only when every usable snapshot that reaches so far has each of
+//!   its chunks durably, and every other one is durably marked as lost.
+//! - I2: it also waits for reads of snapshots that went to the device before they had the chunk.
+//! - I3: a chunk that several snapshots lack is read once.
+//! - I4: reads and flushes pass on at once, and so do changes of which nothing must be saved.
+//!
+//! Whatever becomes of a snapshot, the change goes on: the origin is worth more.
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+
+use forebay_block::{Allocation, Bio, Extent, Limits, Op, Sector, SectorCount, Target};
+use forebay_reactor::{BufferPool, JobPool, Reactor};
+
+use super::Snapshot;
+use super::copy::{Run, copy};
+use super::tracked::Tracked;
+use crate::below::{BuildError, check_fit};
+
+/// Changes that are saved for at once; more wait.
+const CHANGES_MAX: usize = 256;
+
+/// A device that snapshots are taken of.
+pub struct Origin {
+    this: Weak<Self>,
+    device: Rc<dyn Target>,
+    pool: BufferPool,
+    /// Those with the largest chunks first.
+    snapshots: RefCell<Vec<Weak<Snapshot>>>,
+    pub(super) reads: Tracked,
+    changes: JobPool<(Rc<Self>, Bio)>,
+}
+
+impl Origin {
+    /// The origin on `device`, without snapshots.
+    #[must_use]
+    pub fn new(reactor: &Reactor, pool: &BufferPool, device: Rc<dyn Target>) -> Rc<Self> {
+        let changes = reactor.job_pool(CHANGES_MAX, |(origin, bio): (Rc<Self>, Bio)| origin.change_later(bio));
+        Rc::new_cyclic(|this| Self {
+            this: this.clone(),
+            device,
+            pool: pool.clone(),
+            snapshots: RefCell::default(),
+            reads: Tracked::default(),
+            changes,
+        })
+    }
+
+    /// What it is on.
+    #[must_use]
+    pub fn device(&self) -> &Rc<dyn Target> {
+        &self.device
+    }
+
+    /// Snapshots of it that are open.
+    #[must_use]
+    pub fn snapshots(&self) -> Vec<Rc<Snapshot>> {
+        self.snapshots.borrow().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// A snapshot begins to be saved for.
+    pub(super) fn join(&self, snapshot: &Rc<Snapshot>) {
+        let mut snapshots = self.snapshots.borrow_mut();
+        snapshots.retain(|other| other.strong_count() > 0);
+        let larger = |other: &Weak<Snapshot>| other.upgrade().is_some_and(|other| other.chunk() >= snapshot.chunk());
+        let at = snapshots.iter().position(|other| !larger(other)).unwrap_or(snapshots.len());
+        snapshots.insert(at, Rc::downgrade(snapshot));
+    }
+
+    /// Nothing is saved for a snapshot any more.
+    pub(super) fn leave(&self, snapshot: &Snapshot) {
+        self.snapshots.borrow_mut().retain(|other| !std::ptr::eq(other.as_ptr(), snapshot));
+    }
+
+    /// Calls `look` for every open snapshot but one; whether all answers were yes.
+    fn all(&self, but: Option<&Snapshot>, look: impl Fn(&Rc<Snapshot>) -> bool) -> bool {
+        let but = but.map(std::ptr::from_ref);
+        let snapshots = self.snapshots.borrow();
+        let mut others = snapshots.iter().filter_map(Weak::upgrade).filter(|other| Some(Rc::as_ptr(other)) != but);
+        others.all(|snapshot| look(&snapshot))
+    }
+
+    /// Changes the device as `bio` says, once everything is saved (I1, I2).
+    pub(super) fn change(&self, bio: Bio) {
+        let extent = bio.extent();
+        if !self.reads.overlaps(extent) && self.all(None, |snapshot| snapshot.has(extent)) {
+            return self.device.submit(bio);
+        }
+        self.changes.start((self.this.upgrade().expect("whoever sends a change holds the origin"), bio));
+    }
+
+    async fn change_later(self: Rc<Self>, bio: Bio) {
+        self.save(bio.extent(), None).await;
+        self.device.submit(bio);
+    }
+
+    /// Returns when `extent` may be changed: every snapshot `but` one has it, and nobody reads it any
+    /// more on behalf of one (I1, I2).
+    pub(super) async fn save(&self, extent: Extent, but: Option<&Snapshot>) {
+        loop {
+            let busy = RefCell::new(None);
+            let wait_for = |snapshot: &Rc<Snapshot>| {
+                *busy.borrow_mut() = Some(Rc::clone(snapshot));
+                false
+            };
+            if !self.all(but, |snapshot| !snapshot.copies_enough(extent) || wait_for(snapshot)) {
+                Snapshot::settles(busy.take()).await;
+                continue;
+            }
+            let runs = self.claim(extent, but);
+            if !runs.is_empty() {
+                copy(&*self.device, &self.pool, &runs).await;
+                continue;
+            }
+            if self.all(but, |snapshot| snapshot.has(extent) || wait_for(snapshot)) {
+                break;
+            }
+            Snapshot::settles(busy.take()).await;
+        }
+        self.reads.clear_of(extent).await;
+    }
+
+    /// Gives every chunk of `extent` that a snapshot lacks, and nobody copies, a place in its store.
+    fn claim(&self, extent: Extent, but: Option<&Snapshot>) -> Vec<Run> {
+        let runs = RefCell::new(Vec::new());
+        self.all(but, |snapshot| {
+            snapshot.claim(extent, &mut runs.borrow_mut());
+            true
+        });
+        runs.into_inner()
+    }
+}
+
+/// The origin as people use it while there are snapshots of it: `snapshot-origin`.
+pub struct OriginFront {
+    origin: Rc<Origin>,
+    sectors: SectorCount,
+}
+
+impl OriginFront {
+    /// The first `sectors` sectors of `origin`.
+    ///
+    /// # Errors
+    /// When it does not have so many.
+    pub fn new(origin: Rc<Origin>, sectors: SectorCount) -> Result<Self, BuildError> {
+        check_fit("snapshot-origin", &**origin.device(), Sector(0), sectors)?;
+        Ok(Self { origin, sectors })
+    }
+}
+
+impl Target for OriginFront {
+    fn kind(&self) -> &'static str {
+        "snapshot-origin"
+    }
+
+    fn limits(&self) -> Limits {
+        self.origin.device.limits()
+    }
+
+    fn sectors(&self) -> SectorCount {
+        self.sectors
+    }
+
+    fn submit(&self, bio: Bio) {
+        match bio.op() {
+            Op::Read | Op::Flush => self.origin.device.submit(bio),
+            Op::Write | Op::Discard | Op::WriteZeroes => self.origin.change(bio),
+        }
+    }
+
+    fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        out.below(&*self.origin.device, extent);
+    }
+}

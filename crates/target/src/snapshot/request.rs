@@ -1,0 +1,289 @@
+//! What requests to a snapshot do.
+//!
+//! ```text
+//!   read    kept chunks from the store, the others from the origin, and a change of the origin waits
+//!   write   kept chunks in the store; others get a place there first:
+//!             all of a chunk    the payload itself goes there, nothing is copied
+//!             a part of it      the origin's content is copied, and the payload written over it
+//!           ended when all places are durable
+//! ```
+//!
+//! Invariants:
+//! - I1: a payload over a place that is not durable yet is new data of a whole chunk: whatever a crash
+//!   leaves of it, nobody sees it.
+//! - I2: a read that went to the origin fails when the snapshot is invalid at its end: the origin may
+//!   have changed meanwhile.
+
+use std::rc::Rc;
+
+use forebay_block::{Ability, Bio, End, Extent, Op, Sector, SectorCount, Status, call};
+
+use super::copy::{Run, copy};
+use super::map::Stretch;
+use super::options::Discards;
+use super::{Condition, Snapshot};
+
+/// Largest write of zeroes where the store's device has no other way, bytes.
+const ZEROES_BYTES: u64 = 1 << 20;
+
+/// What a write found to be lacking.
+#[derive(Default)]
+struct Lacking {
+    /// Chunks that it covers: its own payload goes there.
+    whole: Vec<Run>,
+    /// Chunks that it covers in part: copied first.
+    part: Vec<Run>,
+    /// There was no room for all.
+    full: bool,
+}
+
+impl Lacking {
+    fn chunks(&self) -> impl Iterator<Item = u64> + '_ {
+        self.whole.iter().chain(&self.part).flat_map(|run| run.old..run.old + run.count)
+    }
+}
+
+impl Snapshot {
+    /// What `extent` is made of: whole stretches, cut at its ends, as sectors and where they are.
+    fn layers(&self, extent: Extent) -> Vec<(Extent, Option<Sector>)> {
+        let chunk = self.chunk();
+        let map = self.map.borrow();
+        let layer = |stretch: Stretch| {
+            let start = (stretch.old.start * chunk).max(extent.start.0);
+            let end = (stretch.old.end * chunk).min(extent.end().0);
+            let inside = start - stretch.old.start * chunk;
+            let place = stretch.new.map(|new| Sector(new * chunk + inside));
+            (Extent::new(Sector(start), SectorCount(end - start)), place)
+        };
+        map.stretches(self.chunks(extent)).map(layer).collect()
+    }
+
+    pub(super) fn read(&self, bio: Bio) {
+        let extent = bio.extent();
+        let chunks = self.chunks(extent);
+        let mut stretches = 0;
+        let first = {
+            let map = self.map.borrow();
+            let mut all = map.stretches(chunks);
+            let first = all.next();
+            stretches += usize::from(first.is_some()) + usize::from(all.next().is_some());
+            first
+        };
+        let chunk = self.chunk();
+        match first {
+            Some(Stretch { old, new: Some(new) }) if stretches == 1 => {
+                let place = new * chunk + (extent.start.0 - old.start * chunk);
+                self.cow.submit(bio.remap(Sector(place)));
+            }
+            _ => self.read_tracked(bio),
+        }
+    }
+
+    /// Sends a read of which a part goes to the origin.
+    fn read_tracked(&self, bio: Bio) {
+        let extent = bio.extent();
+        let slot = self.origin.reads.begin(extent);
+        let end = self.this.upgrade().expect("whoever sends a request holds it") as Rc<dyn End>;
+        self.parked.pass_with(bio, slot, end, |bio| {
+            let layers = self.layers(extent);
+            if let [(_, None)] = layers.as_slice() {
+                return self.origin.device().submit(bio);
+            }
+            for (part, place) in layers {
+                let piece = bio.part(part.start.since(extent.start).expect("inside").to_bytes(), part.count.to_bytes());
+                match place {
+                    Some(place) => self.cow.submit(piece.remap(place)),
+                    None => self.origin.device().submit(piece),
+                }
+            }
+            bio.end_after_parts();
+        });
+    }
+
+    pub(super) fn write(&self, bio: Bio) {
+        let layers = self.layers(bio.extent());
+        match layers.as_slice() {
+            [(_, Some(place))] => self.cow.submit(bio.remap(*place)),
+            _ => self.jobs.start((self.this.upgrade().expect("whoever sends a request holds it"), bio)),
+        }
+    }
+
+    pub(super) fn discard(&self, bio: Bio) {
+        self.jobs.start((self.this.upgrade().expect("whoever sends a request holds it"), bio));
+    }
+
+    /// What is done in several steps.
+    pub(super) async fn later(self: Rc<Self>, bio: Bio) {
+        if bio.op() == Op::Discard {
+            return self.discard_later(bio).await;
+        }
+        while self.copies_enough(bio.extent()) {
+            self.settled.after(self.settled.count(), None).await;
+        }
+        if self.condition.get() != Condition::Active {
+            return bio.end(Status::IoError);
+        }
+        let status = self.write_later(&bio).await;
+        bio.end(status);
+    }
+
+    async fn write_later(&self, bio: &Bio) -> Status {
+        let extent = bio.extent();
+        let lacking = self.claim_for(extent);
+        if lacking.full {
+            self.give_up(lacking.chunks());
+            self.overflow();
+            return Status::IoError;
+        }
+        let sent = self.fill(bio, &lacking).await;
+        if !sent.is_ok() {
+            self.invalidate("a write to its store failed");
+            return Status::IoError;
+        }
+        while self.is_pending(self.chunks(extent)) {
+            self.settled.after(self.settled.count(), None).await;
+        }
+        let covered = |part: Extent| {
+            let inside = |run: &Run| self.run_extent(run).contains(part);
+            lacking.whole.iter().any(inside)
+        };
+        let (mut at, end) = (extent.start.0, extent.end().0);
+        while at < end {
+            // Chunk by chunk as long as payload that is already there lies between; runs else.
+            let next = ((at / self.chunk() + 1) * self.chunk()).min(end);
+            let part = Extent::new(Sector(at), SectorCount(next - at));
+            at = next;
+            if covered(part) {
+                continue;
+            }
+            let Some(place) = self.place_of(part.start) else { return bio.parts_done().await.and(Status::IoError) };
+            let skip = part.start.since(extent.start).expect("inside").to_bytes();
+            self.cow.submit(bio.part(skip, part.count.to_bytes()).remap(place));
+        }
+        bio.parts_done().await.and(if self.is_invalid() { Status::IoError } else { Status::Ok })
+    }
+
+    /// Where a sector is kept.
+    fn place_of(&self, sector: Sector) -> Option<Sector> {
+        let chunk = self.chunk();
+        let new = self.map.borrow().get(sector.0 / chunk)?;
+        Some(Sector(new * chunk + sector.0 % chunk))
+    }
+
+    /// The sectors of the origin that a run stands for, as far as the origin reaches.
+    fn run_extent(&self, run: &Run) -> Extent {
+        let chunk = self.chunk();
+        let end = ((run.old + run.count) * chunk).min(self.origin.device().sectors().0);
+        Extent::new(Sector(run.old * chunk), SectorCount(end - run.old * chunk))
+    }
+
+    /// Takes the chunks of a write that are lacking and not pending.
+    fn claim_for(&self, extent: Extent) -> Lacking {
+        let mut lacking = Lacking::default();
+        for old in self.chunks(extent) {
+            if self.map.borrow().get(old).is_some() || self.pending.borrow().contains(&old) {
+                continue;
+            }
+            let Some(new) = self.store.allocate() else {
+                lacking.full = true;
+                return lacking;
+            };
+            self.pending.borrow_mut().insert(old);
+            let one = Run { snapshot: self.this.upgrade().expect("a job holds it"), old, new, count: 1 };
+            let runs = if extent.contains(self.run_extent(&one)) { &mut lacking.whole } else { &mut lacking.part };
+            self.push_run(runs, old, new);
+        }
+        lacking
+    }
+
+    /// Fills the places that a write got: its payload into whole chunks, copies into the others.
+    async fn fill(&self, bio: &Bio, lacking: &Lacking) -> Status {
+        let start = bio.sector();
+        for run in &lacking.whole {
+            let extent = self.run_extent(run);
+            let skip = extent.start.since(start).expect("inside").to_bytes();
+            let place = Sector(run.new * self.chunk());
+            self.cow.submit(bio.part(skip, extent.count.to_bytes()).remap(place));
+        }
+        if !lacking.part.is_empty() {
+            copy(&**self.origin.device(), &self.pool, &lacking.part).await;
+        }
+        let status = bio.parts_done().await;
+        if status.is_ok() {
+            self.copied(lacking.whole.iter().flat_map(Run::exceptions));
+        }
+        status
+    }
+
+    /// Zeroes what is kept whole, discards what is kept in part, and leaves alone what is not kept.
+    async fn discard_later(&self, bio: Bio) {
+        let extent = bio.extent();
+        while self.is_pending(self.chunks(extent)) {
+            self.settled.after(self.settled.count(), None).await;
+        }
+        if self.condition.get() != Condition::Active {
+            return bio.end(Status::IoError);
+        }
+        let chunk = self.chunk();
+        let mut status = Status::Ok;
+        for (part, place) in self.layers(extent) {
+            let Some(place) = place else { continue };
+            let (start, end) = (part.start.0.next_multiple_of(chunk), part.end().0 - part.end().0 % chunk);
+            let behind = place.0 + (end.max(part.start.0) - part.start.0);
+            if start < end {
+                let whole = Extent::new(Sector(place.0 + (start - part.start.0)), SectorCount(end - start));
+                status = status.and(self.zero(whole).await);
+                self.discard_below(&bio, place.0, start - part.start.0);
+                self.discard_below(&bio, behind, part.end().0 - end);
+            } else {
+                self.discard_below(&bio, place.0, part.count.0);
+            }
+        }
+        if self.discards == Discards::ZeroCowAndPassDown && self.origin.device().limits().discard != Ability::No {
+            self.origin.save(extent, Some(self)).await;
+            self.origin.device().submit(bio.part(0, bio.bytes()));
+        }
+        status = bio.parts_done().await.and(status);
+        bio.end(status);
+    }
+
+    /// Passes `count` sectors of a discard on to the store's device, if it takes discards.
+    fn discard_below(&self, bio: &Bio, place: u64, count: u64) {
+        if count > 0 && self.cow.limits().discard != Ability::No {
+            self.cow.submit(bio.part(0, count * 512).remap(Sector(place)));
+        }
+    }
+
+    /// Makes `extent` of the store's device zeroes.
+    async fn zero(&self, extent: Extent) -> Status {
+        if self.cow.limits().write_zeroes != Ability::No {
+            return call(&*self.cow, Bio::write_zeroes(extent)).await.status();
+        }
+        let most = ZEROES_BYTES.min(extent.count.to_bytes());
+        let mut buffer = self.pool.take(usize::try_from(most).expect("at most 1 MiB"));
+        buffer.bytes_mut().fill(0);
+        let mut at = extent.start.0;
+        while at < extent.end().0 {
+            let bytes = ((extent.end().0 - at) * 512).min(most);
+            let bytes = u32::try_from(bytes).expect("at most 1 MiB");
+            let bio = Bio::write(Sector(at), Rc::clone(buffer.segments()), 0, bytes);
+            let status = call(&*self.cow, bio).await.status();
+            if !status.is_ok() {
+                return status;
+            }
+            at += u64::from(bytes) / 512;
+        }
+        Status::Ok
+    }
+}
+
+impl End for Snapshot {
+    /// A read that went to the origin ended (I2).
+    fn bio_ended(&self, part: Bio, token: u64) {
+        let (bio, slot) = self.parked.take(token);
+        let status = part.status();
+        drop(part);
+        self.origin.reads.end(slot);
+        bio.end(if self.is_invalid() { Status::IoError } else { status });
+    }
+}

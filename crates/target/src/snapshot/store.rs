@@ -1,0 +1,370 @@
+//! The store of one snapshot in use: it gives out chunks, and makes exceptions durable.
+//!
+//! Invariants:
+//! - I1: a chunk is given out once, whatever becomes of it.
+//! - I2: one commit at a time; the order of its writes is that of [`super::disk::round`].
+//! - I3: after a commit that failed, nothing is committed any more: the device is in doubt.
+//! - I4: behind the entries of the present area there are zeroes on disk from the opening on: what a
+//!   torn write left there is cleared before the store is used.
+//!
+//! Units: chunks of the store, unless a name says otherwise.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use forebay_block::bio::Call;
+use forebay_block::{Bio, Flags, Sector, Status, Target, call};
+use forebay_reactor::{Buffer, BufferPool};
+
+use super::SnapshotError;
+use super::disk::format::{ENTRY_BYTES, FIRST_DATA, HEADER_BYTES};
+use super::disk::round::{self, blank_area, block_bytes, entry_offset, plan};
+use super::disk::{Exception, FormatError, Header, Layout, Piece, Position};
+
+/// Largest request of metadata, bytes.
+const REQUEST_BYTES_MAX: u64 = 1 << 20;
+/// Areas that are read at a time while a store opens.
+const AREAS_AHEAD: u64 = 16;
+
+/// Where the next commit writes.
+#[derive(Default)]
+struct Journal {
+    position: Position,
+    tail: Vec<Exception>,
+}
+
+/// A store.
+pub(super) struct Store {
+    cow: Rc<dyn Target>,
+    pool: BufferPool,
+    layout: Layout,
+    /// Whole chunks of the device.
+    chunks: u64,
+    next: Cell<u64>,
+    /// None in a store that is not persistent.
+    journal: Option<RefCell<Journal>>,
+}
+
+/// What a persistent store was found to be.
+pub(super) struct Loaded {
+    pub(super) store: Store,
+    pub(super) valid: bool,
+    /// In the order in which they were committed.
+    pub(super) entries: Vec<Exception>,
+}
+
+/// How much of a store is in use, sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Given out, header and areas included.
+    pub used: u64,
+    /// Size of its device.
+    pub total: u64,
+    /// Header and areas.
+    pub metadata: u64,
+}
+
+/// Entries as they come from the disk.
+#[derive(Default)]
+struct Reading {
+    entries: Vec<Exception>,
+    ended: bool,
+    /// Something stands behind the end of the list.
+    unclean: bool,
+}
+
+impl Reading {
+    fn feed(&mut self, bytes: &[u8]) {
+        for entry in bytes.chunks_exact(ENTRY_BYTES) {
+            if let Some(exception) = Exception::decode(entry).filter(|_| !self.ended) {
+                self.entries.push(exception);
+            } else {
+                self.ended = true;
+                self.unclean |= entry.iter().any(|&byte| byte != 0);
+            }
+        }
+    }
+}
+
+impl Store {
+    fn new(cow: Rc<dyn Target>, pool: &BufferPool, chunk_sectors: u64, journal: Option<RefCell<Journal>>) -> Self {
+        let layout = Layout::new(chunk_sectors);
+        let chunks = cow.sectors().0 / chunk_sectors;
+        let next = Cell::new(if journal.is_some() { FIRST_DATA } else { 0 });
+        Self { cow, pool: pool.clone(), layout, chunks, next, journal }
+    }
+
+    /// A store that is gone with the process.
+    pub(super) fn transient(cow: Rc<dyn Target>, pool: &BufferPool, chunk_sectors: u64) -> Self {
+        Self::new(cow, pool, chunk_sectors, None)
+    }
+
+    /// Opens the store on `cow`, or makes one with `chunk_sectors` where there is none. The size that a
+    /// store has wins over the one that is asked for.
+    pub(super) async fn open(cow: Rc<dyn Target>, pool: &BufferPool, chunk_sectors: u64) -> Result<Loaded, SnapshotError> {
+        let block = cow.limits().logical_bytes.max(u32::try_from(HEADER_BYTES).expect("a few bytes"));
+        let mut first = read(&cow, pool, 0, u64::from(block)).await.map_err(SnapshotError::Read)?;
+        let header = Header::decode(first.bytes_mut())?;
+        let Some(header) = header else {
+            let store = Self::new(cow, pool, chunk_sectors, Some(RefCell::default()));
+            store.format().await?;
+            return Ok(Loaded { store, valid: true, entries: Vec::new() });
+        };
+        let found = u64::from(header.chunk_sectors);
+        if found != chunk_sectors {
+            tracing::warn!("snapshot: the store has chunks of {found} sectors, not of {chunk_sectors}: its own size is used");
+        }
+        let store = Self::new(cow, pool, found, Some(RefCell::default()));
+        let entries = if header.valid { store.load().await? } else { Vec::new() };
+        Ok(Loaded { store, valid: header.valid, entries })
+    }
+
+    /// Makes an empty store: the header last, so that a crash leaves a device without a store.
+    async fn format(&self) -> Result<(), SnapshotError> {
+        if self.chunks < FIRST_DATA {
+            let (sectors, chunk) = (self.cow.sectors().0, self.layout.chunk_sectors());
+            return Err(SnapshotError::Small { sectors, chunk });
+        }
+        let mut status = self.write_piece(&blank_area(self.layout, 0)).await;
+        if status.is_ok() {
+            status = self.flush().await;
+        }
+        if status.is_ok() {
+            status = self.write_header(true, self.layout.chunk_bytes()).await;
+        }
+        if status.is_ok() { Ok(()) } else { Err(SnapshotError::Write(status)) }
+    }
+
+    /// Writes the header over the first `bytes` of the device.
+    async fn write_header(&self, valid: bool, bytes: u64) -> Status {
+        let chunk_sectors = u32::try_from(self.layout.chunk_sectors()).expect("a chunk is at most 2^21 sectors");
+        let header = Header { valid, chunk_sectors }.encode();
+        let mut at = 0;
+        while at < bytes {
+            let length = (bytes - at).min(REQUEST_BYTES_MAX);
+            let mut buffer = self.zeroes(length);
+            if at == 0 {
+                buffer.bytes_mut()[..HEADER_BYTES].copy_from_slice(&header);
+            }
+            let status = self.write(at, length, &buffer, true).await.status();
+            if !status.is_ok() {
+                return status;
+            }
+            at += length;
+        }
+        Status::Ok
+    }
+
+    /// Reads all entries, and clears what stands behind them (I4).
+    async fn load(&self) -> Result<Vec<Exception>, SnapshotError> {
+        let mut reading = Reading::default();
+        let ahead = (REQUEST_BYTES_MAX / self.layout.chunk_bytes()).clamp(1, AREAS_AHEAD);
+        let mut area = 0;
+        while !reading.ended && self.layout.area_chunk(area) < self.chunks {
+            let fits = |area: &u64| self.layout.area_chunk(*area) < self.chunks;
+            let areas: Vec<u64> = (area..area + ahead).take_while(fits).collect();
+            self.load_areas(&areas, &mut reading).await.map_err(SnapshotError::Read)?;
+            area += ahead;
+        }
+        let entries = reading.entries;
+        for (index, &entry) in (0..).zip(&entries) {
+            self.layout.check(index, entry, self.chunks)?;
+        }
+        check_unique(&entries)?;
+        let count = entries.len() as u64;
+        let per_area = self.layout.area_entries();
+        let position = Position { area: count / per_area, filled: count % per_area };
+        let per_block = self.block() / ENTRY_BYTES as u64;
+        let tail_length = usize::try_from(position.filled % per_block).expect("a block is small");
+        let tail = entries[entries.len() - tail_length..].to_vec();
+        let highest = entries.iter().map(|entry| entry.new + 1).max().unwrap_or(0);
+        self.next.set(self.layout.data_from(highest));
+        if reading.unclean {
+            let offset = entry_offset(self.layout, Position { filled: position.filled - tail.len() as u64, ..position });
+            let end = entry_offset(self.layout, Position { filled: per_area, ..position });
+            let piece = Piece { offset, bytes: end - offset, entries: tail.clone() };
+            let mut status = self.write_piece(&piece).await;
+            if status.is_ok() {
+                status = self.flush().await;
+            }
+            if !status.is_ok() {
+                return Err(SnapshotError::Write(status));
+            }
+        }
+        *self.journal.as_ref().expect("only persistent stores are loaded").borrow_mut() = Journal { position, tail };
+        Ok(entries)
+    }
+
+    /// Reads `areas` at once and takes in what they hold, up to the end of the list.
+    async fn load_areas(&self, areas: &[u64], reading: &mut Reading) -> Result<(), Status> {
+        let bytes = self.layout.chunk_bytes();
+        let mut calls = Vec::new();
+        let start = |area| self.layout.sector(self.layout.area_chunk(area)).to_bytes();
+        for &area in areas.iter().filter(|_| bytes <= REQUEST_BYTES_MAX) {
+            let buffer = self.pool.take(length(bytes));
+            calls.push((self.read(start(area), bytes, &buffer), buffer));
+        }
+        for (one, mut buffer) in calls {
+            fine(one.await.status())?;
+            if !reading.ended {
+                reading.feed(&buffer.bytes_mut()[..length(bytes)]);
+            }
+        }
+        let large = areas.first().filter(|_| bytes > REQUEST_BYTES_MAX);
+        for at in (0..bytes).step_by(length(REQUEST_BYTES_MAX)).filter(|_| large.is_some()) {
+            let mut buffer = read(&self.cow, &self.pool, start(areas[0]) + at, REQUEST_BYTES_MAX).await?;
+            reading.feed(&buffer.bytes_mut()[..length(REQUEST_BYTES_MAX)]);
+        }
+        Ok(())
+    }
+
+    /// Size of a chunk and where things are.
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    fn block(&self) -> u64 {
+        block_bytes(self.layout, self.cow.limits().logical_bytes)
+    }
+
+    /// Gives out a chunk (I1); `None` when no room is left. The last one in front of an area that does
+    /// not fit any more is not given out: who reads a full area goes on with the next.
+    pub(super) fn allocate(&self) -> Option<u64> {
+        let new = self.next.get();
+        if self.journal.is_none() {
+            self.next.set(new + 1);
+            return (new < self.chunks).then_some(new);
+        }
+        let closes_area = self.layout.is_metadata(new + 1) && new + 1 >= self.chunks;
+        if new >= self.chunks || closes_area {
+            return None;
+        }
+        self.next.set(self.layout.data_from(new + 1));
+        Some(new)
+    }
+
+    /// Makes `new` durable together with its data, which has been written (I2).
+    pub(super) async fn commit(&self, new: &[Exception]) -> Status {
+        let Some(journal) = &self.journal else { return Status::Ok };
+        let round = {
+            let journal = journal.borrow();
+            plan(self.layout, self.block(), journal.position, &journal.tail, new)
+        };
+        let round::Round { behind, seen, position, tail } = round;
+        let mut writes = Vec::new();
+        for piece in &behind {
+            self.start_piece(piece, false, &mut writes);
+        }
+        let mut status = all(writes).await;
+        if status.is_ok() {
+            status = self.flush().await;
+        }
+        if status.is_ok() {
+            let mut writes = Vec::new();
+            self.start_piece(&seen, true, &mut writes);
+            status = all(writes).await;
+        }
+        if status.is_ok() {
+            *journal.borrow_mut() = Journal { position, tail };
+        }
+        status
+    }
+
+    /// Marks the store as lost, for ever.
+    pub(super) async fn invalidate(&self) -> Status {
+        if self.journal.is_none() {
+            return Status::Ok;
+        }
+        let block = u64::from(self.cow.limits().logical_bytes).max(512);
+        self.write_header(false, block).await
+    }
+
+    /// How much is in use.
+    pub(super) fn usage(&self) -> Usage {
+        let chunk = self.layout.chunk_sectors();
+        let areas = self.journal.as_ref().map_or(0, |journal| journal.borrow().position.area + 2);
+        let used = if self.journal.is_some() { self.next.get() } else { self.next.get().min(self.chunks) };
+        Usage { used: used * chunk, total: self.cow.sectors().0, metadata: areas * chunk }
+    }
+
+    pub(super) async fn flush(&self) -> Status {
+        call(&*self.cow, Bio::flush()).await.status()
+    }
+
+    fn zeroes(&self, bytes: u64) -> Buffer {
+        let mut buffer = self.pool.take(length(bytes));
+        buffer.bytes_mut()[..length(bytes)].fill(0);
+        buffer
+    }
+
+    fn write(&self, offset: u64, bytes: u64, buffer: &Buffer, fua: bool) -> Call {
+        let bytes = u32::try_from(bytes).expect("a request of metadata is at most 1 MiB");
+        let sector = Sector::from_bytes(offset).expect("metadata is in whole sectors");
+        let flags = Flags { fua, meta: true, ..Flags::default() };
+        call(&*self.cow, Bio::write(sector, Rc::clone(buffer.segments()), 0, bytes).with(flags))
+    }
+
+    fn read(&self, offset: u64, bytes: u64, buffer: &Buffer) -> Call {
+        start_read(&self.cow, offset, bytes, buffer)
+    }
+
+    async fn write_piece(&self, piece: &Piece) -> Status {
+        let mut writes = Vec::new();
+        self.start_piece(piece, false, &mut writes);
+        all(writes).await
+    }
+
+    /// Starts the writes of a piece.
+    fn start_piece(&self, piece: &Piece, fua: bool, writes: &mut Vec<(Call, Buffer)>) {
+        let mut entries = piece.entries.iter();
+        for at in (0..piece.bytes).step_by(length(REQUEST_BYTES_MAX)) {
+            let bytes = (piece.bytes - at).min(REQUEST_BYTES_MAX);
+            let mut buffer = self.zeroes(bytes);
+            for (place, entry) in buffer.bytes_mut()[..length(bytes)].chunks_exact_mut(ENTRY_BYTES).zip(entries.by_ref()) {
+                place.copy_from_slice(&entry.encode());
+            }
+            writes.push((self.write(piece.offset + at, bytes, &buffer, fua), buffer));
+        }
+    }
+}
+
+/// Waits for all writes; their first error.
+async fn all(writes: Vec<(Call, Buffer)>) -> Status {
+    let mut status = Status::Ok;
+    for (write, _buffer) in writes {
+        status = status.and(write.await.status());
+    }
+    status
+}
+
+fn start_read(cow: &Rc<dyn Target>, offset: u64, bytes: u64, buffer: &Buffer) -> Call {
+    let bytes = u32::try_from(bytes).expect("a request of metadata is at most 1 MiB");
+    let sector = Sector::from_bytes(offset).expect("metadata is in whole sectors");
+    call(&**cow, Bio::read(sector, Rc::clone(buffer.segments()), 0, bytes))
+}
+
+async fn read(cow: &Rc<dyn Target>, pool: &BufferPool, offset: u64, bytes: u64) -> Result<Buffer, Status> {
+    let buffer = pool.take(length(bytes));
+    let status = start_read(cow, offset, bytes, &buffer).await.status();
+    fine(status).map(|()| buffer)
+}
+
+fn fine(status: Status) -> Result<(), Status> {
+    if status.is_ok() { Ok(()) } else { Err(status) }
+}
+
+fn length(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("a request of metadata is at most 1 MiB")
+}
+
+/// Refuses a list that names a chunk of the origin or of the store twice.
+fn check_unique(entries: &[Exception]) -> Result<(), FormatError> {
+    for key in [|entry: &Exception| entry.old, |entry: &Exception| entry.new] {
+        let mut all: Vec<(u64, u64)> = entries.iter().map(key).zip(0..).collect();
+        all.sort_unstable();
+        if let Some(pair) = all.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(FormatError::Twice { index: pair[1].1, chunk: pair[1].0 });
+        }
+    }
+    Ok(())
+}
