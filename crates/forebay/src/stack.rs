@@ -187,23 +187,23 @@ impl Stack {
         read_only: bool,
     ) -> Result<Self, OpenError> {
         let read_only = read_only && !text.writes_when_opened();
-        let mut assembly = Assembly { devices, pool, read_only, parts: Parts::default() };
+        let mut assembly = Box::new(Assembly { devices, pool, read_only, parts: Parts::default() });
         for row in text.rows() {
-            if let Err(error) = assembly.add(row).await {
+            if let Err(error) = Box::pin(assembly.add(row)).await {
                 close_caches(&assembly.parts.caches).await;
                 close_snapshots(&assembly.parts.snapshots).await;
                 return Err(error);
             }
         }
-        let Parts { rows, kinds, caches, counters, zrams, snapshots, devices: opened } = assembly.parts;
-        let table = match Table::new(rows) {
+        let table = match Table::new(std::mem::take(&mut assembly.parts.rows)) {
             Ok(table) => Rc::new(table),
             Err(error) => {
-                close_caches(&caches).await;
-                close_snapshots(&snapshots).await;
+                close_caches(&assembly.parts.caches).await;
+                close_snapshots(&assembly.parts.snapshots).await;
                 return Err(error.into());
             }
         };
+        let Parts { kinds, caches, counters, zrams, snapshots, devices: opened, .. } = assembly.parts;
         let reactor = devices.reactor().clone();
         let suspended = Cell::new(false);
         let name = name.to_owned();

@@ -125,9 +125,9 @@ fn stacks_that_name_one_origin_share_it() {
     for round in 1..=2 {
         run(async |reactor, pool| {
             let devices = Devices::new(reactor, FileOptions::default());
-            let front = Box::pin(Stack::open_on(&devices, pool, "origin", &front, false)).await.unwrap();
-            let one = Box::pin(Stack::open_on(&devices, pool, "one", &snapshots[0], false)).await.unwrap();
-            let two = Box::pin(Stack::open_on(&devices, pool, "two", &snapshots[1], false)).await.unwrap();
+            let front = Stack::open_on(&devices, pool, "origin", &front, false).await.unwrap();
+            let one = Stack::open_on(&devices, pool, "one", &snapshots[0], false).await.unwrap();
+            let two = Stack::open_on(&devices, pool, "two", &snapshots[1], false).await.unwrap();
             assert_eq!(write(&front, pool, 8, round).await, Status::Ok);
             assert_eq!(write(&one, pool, 16, 9).await, Status::Ok);
             assert_eq!((read(&front, pool, 8).await, read(&front, pool, 16).await), (vec![round; 4096], vec![0; 4096]));

@@ -13,8 +13,8 @@
 //! | [`disk`] | the store as bytes, pure |
 //! | [`map`] | which chunk is kept where, pure |
 //! | `store` | gives out chunks, commits, loads |
-//! | `origin`, `copy` | what a change of the origin saves, for all snapshots at once |
-//! | `read`, `write` | what requests to a snapshot do |
+//! | `origin` | what a change of the origin saves, for all snapshots at once |
+//! | `request` | what requests to a snapshot do |
 //!
 //! Invariants:
 //! - I1: a chunk is in the map only when its entry and its data are durable. A crash before that is as
@@ -30,14 +30,12 @@
 //!
 //! Sources: the observable behaviour of the `snapshot` target 1.16.0.
 
-mod copy;
 pub mod disk;
 pub mod map;
 pub mod options;
 mod origin;
 mod request;
 mod store;
-mod tracked;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -48,10 +46,10 @@ use std::rc::{Rc, Weak};
 use forebay_block::{Ability, Bio, Extent, Limits, Op, Sector, SectorCount, Status, Target};
 use forebay_reactor::{BufferPool, JobPool, Reactor};
 
-use self::copy::Run;
 use self::disk::{Exception, FormatError};
 use self::map::ExceptionMap;
 use self::options::{Discards, StoreKind};
+use self::origin::Run;
 use self::store::{Loaded, Store};
 use crate::below::{BuildError, Parked, check_fit, check_multiple};
 use crate::event::Event;
@@ -154,7 +152,6 @@ pub struct Snapshot {
     this: Weak<Self>,
     origin: Rc<Origin>,
     cow: Rc<dyn Target>,
-    pool: BufferPool,
     sectors: SectorCount,
     kind: StoreKind,
     discards: Discards,
@@ -207,7 +204,6 @@ pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<
         this: this.clone(),
         origin: Rc::clone(&origin),
         cow,
-        pool: pool.clone(),
         sectors,
         kind,
         discards,

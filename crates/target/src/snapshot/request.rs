@@ -16,15 +16,13 @@
 
 use std::rc::Rc;
 
-use forebay_block::{Ability, Bio, End, Extent, Op, Sector, SectorCount, Status, call};
+use forebay_block::{Ability, Bio, End, Extent, Op, Sector, SectorCount, Status};
 
-use super::copy::{Run, copy};
 use super::map::Stretch;
 use super::options::Discards;
+use super::origin::{Run, copy_runs};
 use super::{Condition, Snapshot};
-
-/// Largest write of zeroes where the store's device has no other way, bytes.
-const ZEROES_BYTES: u64 = 1 << 20;
+use crate::copy::{How, Leg, Zeroes};
 
 /// What a write found to be lacking.
 #[derive(Default)]
@@ -206,7 +204,7 @@ impl Snapshot {
             self.cow.submit(bio.part(skip, extent.count.to_bytes()).remap(place));
         }
         if !lacking.part.is_empty() {
-            copy(&**self.origin.device(), &self.pool, &lacking.part).await;
+            copy_runs(self.origin.engine(), self.origin.device(), &lacking.part).await;
         }
         let status = bio.parts_done().await;
         if status.is_ok() {
@@ -256,24 +254,9 @@ impl Snapshot {
 
     /// Makes `extent` of the store's device zeroes.
     async fn zero(&self, extent: Extent) -> Status {
-        if self.cow.limits().write_zeroes != Ability::No {
-            return call(&*self.cow, Bio::write_zeroes(extent)).await.status();
-        }
-        let most = ZEROES_BYTES.min(extent.count.to_bytes());
-        let mut buffer = self.pool.take(usize::try_from(most).expect("at most 1 MiB"));
-        buffer.bytes_mut().fill(0);
-        let mut at = extent.start.0;
-        while at < extent.end().0 {
-            let bytes = ((extent.end().0 - at) * 512).min(most);
-            let bytes = u32::try_from(bytes).expect("at most 1 MiB");
-            let bio = Bio::write(Sector(at), Rc::clone(buffer.segments()), 0, bytes);
-            let status = call(&*self.cow, bio).await.status();
-            if !status.is_ok() {
-                return status;
-            }
-            at += u64::from(bytes) / 512;
-        }
-        Status::Ok
+        let leg = Leg::new(Rc::clone(&self.cow), extent.start);
+        let how = How { zeroes: Zeroes::Keep, ..How::default() };
+        self.origin.engine().zero(&[leg], extent.count, &how).await.status()
     }
 }
 

@@ -79,7 +79,7 @@ fn many_chunks_of_one_request_are_one_copy_and_one_commit() {
     let rig = Rig::new(8 * 400, std::slice::from_ref(&wish));
     rig.run(async |life| {
         wish.cow.borrow_mut().seen.clear();
-        assert_eq!(write(&life.front, 4, &vec![1; 128 * 4096], false).await, Status::Ok);
+        assert_eq!(write(&life.front, 4, &vec![1; 120 * 4096], false).await, Status::Ok);
         assert_eq!(life.snapshots[0].status().commits, 1);
     });
     let reads = rig.origin.borrow().seen.iter().filter(|seen| matches!(seen, Seen::Read(..))).count();

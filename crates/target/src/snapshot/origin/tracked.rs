@@ -10,7 +10,7 @@ use crate::event::Event;
 
 /// The reads that are under way.
 #[derive(Default)]
-pub(super) struct Tracked {
+pub(in super::super) struct Tracked {
     slots: RefCell<Vec<Option<Extent>>>,
     free: RefCell<Vec<usize>>,
     over: Event,
@@ -18,7 +18,7 @@ pub(super) struct Tracked {
 
 impl Tracked {
     /// A read of `extent` begins; a number for its end.
-    pub(super) fn begin(&self, extent: Extent) -> usize {
+    pub(in super::super) fn begin(&self, extent: Extent) -> usize {
         let mut slots = self.slots.borrow_mut();
         let slot = self.free.borrow_mut().pop().unwrap_or_else(|| {
             slots.push(None);
@@ -29,7 +29,7 @@ impl Tracked {
     }
 
     /// The read of this number is over.
-    pub(super) fn end(&self, slot: usize) {
+    pub(in super::super) fn end(&self, slot: usize) {
         let ended = self.slots.borrow_mut()[slot].take();
         assert!(ended.is_some(), "a read ends once");
         self.free.borrow_mut().push(slot);
@@ -37,12 +37,12 @@ impl Tracked {
     }
 
     /// Whether a read of a part of `extent` is under way.
-    pub(super) fn overlaps(&self, extent: Extent) -> bool {
+    pub(in super::super) fn overlaps(&self, extent: Extent) -> bool {
         self.slots.borrow().iter().flatten().any(|read| read.overlaps(extent))
     }
 
     /// Waits until no such read is.
-    pub(super) async fn clear_of(&self, extent: Extent) {
+    pub(in super::super) async fn clear_of(&self, extent: Extent) {
         while self.overlaps(extent) {
             self.over.after(self.over.count(), None).await;
         }

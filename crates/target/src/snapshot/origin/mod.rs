@@ -14,16 +14,22 @@
 //!
 //! Whatever becomes of a snapshot, the change goes on: the origin is worth more.
 
+mod copy;
+mod tracked;
+
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
 use forebay_block::{Allocation, Bio, Extent, Limits, Op, Sector, SectorCount, Target};
 use forebay_reactor::{BufferPool, JobPool, Reactor};
 
+use self::copy::copy;
+use self::tracked::Tracked;
 use super::Snapshot;
-use super::copy::{Run, copy};
-use super::tracked::Tracked;
 use crate::below::{BuildError, check_fit};
+use crate::copy::{Engine, Settings};
+
+pub(super) use self::copy::{Run, copy as copy_runs};
 
 /// Changes that are saved for at once; more wait.
 const CHANGES_MAX: usize = 256;
@@ -32,7 +38,7 @@ const CHANGES_MAX: usize = 256;
 pub struct Origin {
     this: Weak<Self>,
     device: Rc<dyn Target>,
-    pool: BufferPool,
+    engine: Engine,
     /// Those with the largest chunks first.
     snapshots: RefCell<Vec<Weak<Snapshot>>>,
     pub(super) reads: Tracked,
@@ -47,7 +53,7 @@ impl Origin {
         Rc::new_cyclic(|this| Self {
             this: this.clone(),
             device,
-            pool: pool.clone(),
+            engine: Engine::new(reactor, pool, &Settings::default()),
             snapshots: RefCell::default(),
             reads: Tracked::default(),
             changes,
@@ -58,6 +64,11 @@ impl Origin {
     #[must_use]
     pub fn device(&self) -> &Rc<dyn Target> {
         &self.device
+    }
+
+    /// What copies from it and to it.
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// Snapshots of it that are open.
@@ -117,7 +128,7 @@ impl Origin {
             }
             let runs = self.claim(extent, but);
             if !runs.is_empty() {
-                copy(&*self.device, &self.pool, &runs).await;
+                copy(&self.engine, &self.device, &runs).await;
                 continue;
             }
             if self.all(but, |snapshot| snapshot.has(extent) || wait_for(snapshot)) {
