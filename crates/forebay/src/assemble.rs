@@ -174,7 +174,8 @@ impl Assembly<'_> {
             None => None,
             Some(name) => Some(BackingSetup { name: name.to_string(), target: self.open(name)?, options: options.writeback }),
         };
-        let setup = zram::Setup { sectors: extent.count, codec, mem_limit: options.mem_limit, backing };
+        let (mem_limit, recompression) = (options.mem_limit, options.recompression.clone());
+        let setup = zram::Setup { sectors: extent.count, codec, mem_limit, backing, recompression };
         let disk = Zram::new(reactor, self.pool, &setup).map_err(Trouble::Zram)?;
         self.parts.zrams.push((extent, Rc::clone(&disk)));
         Ok(disk)

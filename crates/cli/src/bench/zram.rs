@@ -19,7 +19,7 @@ use std::time::Duration;
 use forebay_block::{Bio, Sector, SectorCount, Status, Target, call};
 use forebay_device::{FileDevice, FileOptions};
 use forebay_reactor::{BufferPool, Reactor};
-use forebay_target::zram::{BackingOptions, BackingSetup, CodecParams, Setup, Zram};
+use forebay_target::zram::{BackingOptions, BackingSetup, Setup, Zram};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 
@@ -194,7 +194,7 @@ async fn write_back(
         options: BackingOptions { range_pages: way.range_pages, ..BackingOptions::default() },
     };
     let sectors = SectorCount((pages + pages / 2) * 8);
-    let setup = Setup { sectors, codec: CodecParams::default(), mem_limit: 0, backing: Some(backing) };
+    let setup = Setup { sectors, backing: Some(backing), ..Setup::default() };
     let zram = Zram::new(reactor, pool, &setup).map_err(failed)?;
     fill(&zram, pool, pages).await?;
     if let Some(batches) = way.batches {

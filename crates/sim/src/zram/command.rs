@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use fastrand::Rng;
-use forebay_target::zram::{WritebackError, Zram};
+use forebay_target::zram::{RecompressError, WritebackError, Zram};
 
 use super::swarm::choose;
 
@@ -16,6 +16,8 @@ pub(super) enum Command {
     WriteBack(String),
     /// The same, and the command waits for it.
     WriteBackHere(String),
+    /// Objects are compressed again while requests go on.
+    Recompress(String),
     /// Everything is forgotten.
     Reset,
     /// A block of the backing device is damaged.
@@ -26,7 +28,7 @@ pub(super) enum Command {
 
 impl Command {
     pub(super) fn draw(rng: &mut Rng, pages: u64) -> Self {
-        match rng.u32(0..40) {
+        match rng.u32(0..46) {
             0..10 => Self::Set("idle", choose(rng, &["all", "all", "0", "1", "3"]).to_owned()),
             10..18 => Self::WriteBack(selection(rng, pages)),
             18..24 => Self::WriteBackHere(selection(rng, pages)),
@@ -37,8 +39,25 @@ impl Command {
             32 => Self::Set("mem_used_max", "0".to_owned()),
             33 => Self::Reset,
             34..37 => Self::Damage,
+            37..41 => Self::Recompress(recompression(rng)),
+            41 => Self::Set("recomp_algorithm", choose(rng, &["algo=zstd", "algo=deflate priority=3"]).to_owned()),
+            42 => Self::Set("algorithm_params", choose(rng, &["algo=zstd level=1", "priority=2 level=5"]).to_owned()),
             _ => Self::LookAt,
         }
+    }
+}
+
+fn recompression(rng: &mut Rng) -> String {
+    let kind = choose(rng, &["", "", "type=idle", "type=huge", "type=huge_idle"]);
+    let bound = choose(rng, &["", "", "max_pages=3", "threshold=2000", "priority=1"]);
+    format!("{kind} {bound}")
+}
+
+/// Compresses pages again; an error says what may not be.
+pub(super) async fn recompress(zram: Rc<Zram>, words: String) -> Result<(), String> {
+    match zram.recompress(&words).await {
+        Err(error @ (RecompressError::Words | RecompressError::Corrupt)) => Err(format!("recompress {words}: {error}")),
+        _ => Ok(()),
     }
 }
 
@@ -73,6 +92,7 @@ pub(super) fn look_at(zram: &Zram, packed: bool) -> Result<(), String> {
     let consistent = status.original_bytes == pages * 4096
         && status.same_pages == count('s')
         && status.huge_pages == count('h')
+        && status.recompressed_pages == count('r')
         && status.backing_blocks.saturating_mul(blocks_hold) >= count('w')
         && status.used_bytes <= status.used_max_bytes
         && status.compressed_bytes <= status.used_bytes;

@@ -9,7 +9,7 @@ use forebay_block::{Bio, Extent, Sector, SectorCount, Target, call};
 use forebay_reactor::{BufferPool, Reactor};
 use forebay_target::zram::{BackingSetup, Zram};
 
-use super::command::{Command, look_at, write_back};
+use super::command::{Command, look_at, recompress, write_back};
 use super::swarm::Swarm;
 use crate::check::Act;
 use crate::run::{Ask, Client, Ledger};
@@ -106,14 +106,11 @@ impl Life {
                 Ok(())
             }
             Command::WriteBack(words) => {
-                let (zram, ledger, running) = (Rc::clone(zram), Rc::clone(&self.ledger), Rc::clone(&self.running));
-                running.set(running.get() + 1);
-                self.reactor.spawn(async move {
-                    if let Err(reason) = write_back(zram, words, faults).await {
-                        ledger.fail(reason);
-                    }
-                    running.set(running.get() - 1);
-                });
+                self.beside(write_back(Rc::clone(zram), words, faults));
+                Ok(())
+            }
+            Command::Recompress(words) => {
+                self.beside(recompress(Rc::clone(zram), words));
                 Ok(())
             }
             Command::WriteBackHere(words) => self.write_back_here(zram, words).await,
@@ -130,6 +127,18 @@ impl Life {
         // Nothing is ever lost that was acknowledged: to the model, every command is a flush.
         let op = self.ledger.model.borrow_mut().begin(Act::Flush, 0..0);
         self.ledger.model.borrow_mut().end(op, true);
+    }
+
+    /// Has a command run beside the requests.
+    fn beside(&self, command: impl Future<Output = Result<(), String>> + 'static) {
+        let (ledger, running) = (Rc::clone(&self.ledger), Rc::clone(&self.running));
+        running.set(running.get() + 1);
+        self.reactor.spawn(async move {
+            if let Err(reason) = command.await {
+                ledger.fail(reason);
+            }
+            running.set(running.get() - 1);
+        });
     }
 
     /// Writes pages back and holds the limit against what was written.

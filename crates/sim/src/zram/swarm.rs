@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use forebay_block::{Limits, SectorCount};
-use forebay_target::zram::{Algorithm, BackingOptions, BackingSetup, CodecParams, Rules, Setup};
+use forebay_target::zram::{Algorithm, BackingOptions, BackingSetup, CodecParams, RecompressSetup, Rules, Setup};
 
 use crate::run::Load;
 use crate::world::{DiskOptions, FaultOptions, World, WorldOptions};
@@ -26,6 +26,8 @@ pub(super) struct Swarm {
     mem_limit: u64,
     algorithm: Algorithm,
     pub(super) backing: BackingOptions,
+    seconds: &'static [Algorithm],
+    recompress_after_s: Option<u32>,
     disk: DiskOptions,
     yield_always: bool,
     early_effect: bool,
@@ -51,6 +53,8 @@ impl Swarm {
             mem_limit: if limited { rng.u64(1..=pages as u64) * 4096 } else { 0 },
             algorithm: choose(rng, &[Algorithm::Lz4, Algorithm::Lz4, Algorithm::Zstd, Algorithm::Deflate, Algorithm::Store]),
             backing: backing(rng),
+            seconds: choose(rng, &[&[], &[Algorithm::Zstd], &[Algorithm::Deflate, Algorithm::Zstd], &[Algorithm::Lz4; 3]]),
+            recompress_after_s: choose(rng, &[None, None, Some(1), Some(2)]),
             disk: disk(rng, blocks, faults),
             yield_always: rng.bool(),
             early_effect: rng.bool(),
@@ -65,8 +69,15 @@ impl Swarm {
 
     /// What the disk is made of.
     pub(super) fn setup(&self, backing: Option<BackingSetup>) -> Setup {
-        let codec = CodecParams { algorithm: self.algorithm, ..CodecParams::default() };
-        Setup { sectors: SectorCount(self.sectors as u64), codec, mem_limit: self.mem_limit, backing }
+        let codec = |algorithm| CodecParams { algorithm, ..CodecParams::default() };
+        let seconds = self.seconds.iter().copied().map(codec).collect();
+        Setup {
+            sectors: SectorCount(self.sectors as u64),
+            codec: codec(self.algorithm),
+            mem_limit: self.mem_limit,
+            backing,
+            recompression: RecompressSetup { codecs: seconds, after_s: self.recompress_after_s },
+        }
     }
 
     /// Whether a request may fail although all is well.

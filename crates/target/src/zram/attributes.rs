@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   get   initstate disksize comp_algorithm backing_dev mm_stat io_stat bd_stat debug_stat …
-//!   set   idle writeback writeback_limit mem_limit mem_used_max compact reset …
+//!   set   idle writeback writeback_limit recompress mem_limit mem_used_max compact reset …
 //! ```
 //!
 //! A disk is there as soon as its table is, so whatever the kernel takes only before `disksize` is set
@@ -11,9 +11,10 @@
 //! Source: `Documentation/ABI/testing/sysfs-block-zram`, Linux 6.12 and later.
 
 use super::backing::WritebackError;
-use super::codec::{Algorithm, Codec};
+use super::codec::{Algorithm, CodecError, CodecParams, Codecs, Priority};
 use super::options::size;
 use super::pages::Pages;
+use super::recompress::{Params, RecompressError, second_algorithm};
 use super::{PAGE_BYTES, Zram};
 
 /// Why an attribute was not read or written.
@@ -44,18 +45,40 @@ pub enum AttributeError {
     #[error("{0} cannot change while the disk is there: say it in its table line (EBUSY)")]
     Fixed(String),
     /// Something goes on.
-    #[error("pages of this disk are being written back: wait until that is done (EBUSY)")]
+    #[error(
+        "pages of this disk are being written back or compressed again, or it serves requests: wait until that is done (EBUSY)"
+    )]
     Busy,
+    /// A codec that pages depend on.
+    #[error("pages are compressed by the codec of priority {0}: reset the disk first (EBUSY)")]
+    InUse(u8),
+    /// Parameters for a codec that is not there.
+    #[error("the disk has no such codec: look at comp_algorithm and recomp_algorithm (EINVAL)")]
+    NoCodec,
+    /// Parameters that the codec does not take.
+    #[error("{0} (EINVAL)")]
+    Codec(#[from] CodecError),
+    /// A dictionary that cannot be read.
+    #[error("the dictionary {path} cannot be read: {reason} (EINVAL)")]
+    Dictionary {
+        /// Where it should be.
+        path: String,
+        /// Why not.
+        reason: String,
+    },
     /// There is nowhere to write to.
     #[error("the disk has no backing device: give it one with backing_dev=DEVICE in its table line (ENODEV)")]
     NoBacking,
     /// Writing back failed.
     #[error(transparent)]
     Writeback(#[from] WritebackError),
+    /// Recompression failed.
+    #[error(transparent)]
+    Recompress(#[from] RecompressError),
 }
 
 /// Attributes that can be read.
-const READABLE: [&str; 13] = [
+const READABLE: [&str; 14] = [
     "backing_dev",
     "bd_stat",
     "comp_algorithm",
@@ -65,13 +88,15 @@ const READABLE: [&str; 13] = [
     "io_stat",
     "max_comp_streams",
     "mm_stat",
+    "recomp_algorithm",
     "writeback_batch_size",
     "writeback_limit",
     "writeback_limit_enable",
     "block_state",
 ];
 /// Attributes that can only be written.
-const WRITE_ONLY: [&str; 6] = ["compact", "idle", "mem_limit", "mem_used_max", "reset", "writeback"];
+const WRITE_ONLY: [&str; 8] =
+    ["algorithm_params", "compact", "idle", "mem_limit", "mem_used_max", "recompress", "reset", "writeback"];
 
 impl Zram {
     /// Reads an attribute, with the line's end that the kernel gives it.
@@ -91,6 +116,7 @@ impl Zram {
             "initstate" | "max_comp_streams" => number(1),
             "io_stat" => status.io_stat(),
             "mm_stat" => status.mm_stat(),
+            "recomp_algorithm" => return Ok(self.second_algorithms()),
             "writeback_batch_size" => number(backing.map_or(super::backing::BATCHES, |backing| backing.batches.get()).into()),
             "writeback_limit" => number(backing.map_or(0, |backing| backing.limit.get())),
             "writeback_limit_enable" => number(backing.is_some_and(|backing| backing.limited.get()).into()),
@@ -112,6 +138,15 @@ impl Zram {
         let wrong = |hint| AttributeError::Value { name: name.to_owned(), value: value.to_owned(), hint };
         match name {
             "writeback" => return Ok(self.writeback(value).await?),
+            "recompress" => return Ok(self.recompress(value).await?),
+            "recomp_algorithm" => {
+                let second = second_algorithm(value).ok_or_else(|| wrong("algo=lz4, zstd or deflate, and priority=1 to 3"))?;
+                return self.set_second(second);
+            }
+            "algorithm_params" => {
+                let params = Params::parse(value).ok_or_else(|| wrong("algo=NAME or priority=N, level=N and dict=PATH"))?;
+                return self.set_params(params);
+            }
             "idle" if value == "all" => self.pages.borrow_mut().mark_idle(None),
             "idle" => {
                 let age_s = whole(value).ok_or_else(|| wrong("all, or an age in seconds"))?;
@@ -156,24 +191,79 @@ impl Zram {
         Ok(())
     }
 
+    /// A line for each codec that compresses again: all algorithms, that codec's in brackets.
+    fn second_algorithms(&self) -> String {
+        let pages = self.pages.borrow();
+        let line = |priority: Priority| {
+            pages.codecs.algorithm(priority).map(|algorithm| format!("#{}: {}\n", priority.0, algorithms(algorithm)))
+        };
+        pages.codecs.seconds().filter_map(line).collect()
+    }
+
+    /// Other than the kernel's, this works on a disk in use, as long as no object of that priority is
+    /// there.
+    fn set_second(&self, (algorithm, priority): (Algorithm, Priority)) -> Result<(), AttributeError> {
+        self.exchange(priority, CodecParams { algorithm, ..CodecParams::default() })
+    }
+
+    /// Gives a codec other parameters; those that are not given are the codec's own again.
+    fn set_params(&self, params: Params) -> Result<(), AttributeError> {
+        let (priority, algorithm) = {
+            let pages = self.pages.borrow();
+            let priority = params.place(&pages.codecs).ok_or(AttributeError::NoCodec)?;
+            (priority, pages.codecs.algorithm(priority).unwrap_or_default())
+        };
+        let dictionary = match params.dictionary {
+            None => None,
+            Some(path) => Some(std::fs::read(&path).map_err(|error| {
+                let reason = error.to_string();
+                AttributeError::Dictionary { path, reason }
+            })?),
+        };
+        self.exchange(priority, CodecParams { algorithm, level: params.level, dictionary })
+    }
+
+    /// Whether a request waits for the backing device.
+    fn is_serving(&self) -> bool {
+        [&self.reads, &self.changes].iter().any(|jobs| jobs.get().is_some_and(|jobs| jobs.running() > 0))
+    }
+
+    fn exchange(&self, priority: Priority, params: CodecParams) -> Result<(), AttributeError> {
+        let serving = self.is_serving();
+        let mut pages = self.pages.borrow_mut();
+        let decoder = |params: &CodecParams| (params.algorithm, params.dictionary.clone());
+        let same = pages.codecs.params(priority).is_some_and(|old| decoder(old) == decoder(&params));
+        if !same && pages.has_object_by(priority) {
+            return Err(AttributeError::InUse(priority.0));
+        }
+        if !same && serving {
+            // A read may still unpack an object that is gone from the table.
+            return Err(AttributeError::Busy);
+        }
+        pages.codecs.set(priority, params)?;
+        pages.unsettle();
+        drop(pages);
+        self.recompression.rouse();
+        Ok(())
+    }
+
     /// Forgets everything that the disk holds, in memory and on the backing device, and what was
-    /// counted. The memory limit is that of the table line again; the writeback limit stays, as in the
-    /// kernel.
+    /// counted. The memory limit and the codecs are those of the table line again; the writeback limit stays, as
+    /// in the kernel.
     ///
     /// # Errors
     /// [`AttributeError::Busy`].
     ///
     /// # Panics
-    /// Never: the codec was made from the same parameters before.
+    /// Never: the codecs were made from the same parameters before.
     pub fn reset(&self) -> Result<(), AttributeError> {
-        let serving = [&self.reads, &self.changes].iter().any(|jobs| jobs.get().is_some_and(|jobs| jobs.running() > 0));
-        if serving || self.backing.as_ref().is_some_and(super::Backing::is_busy) {
+        if self.is_serving() || self.recompression.running.get() || self.backing.as_ref().is_some_and(super::Backing::is_busy) {
             return Err(AttributeError::Busy);
         }
-        let codec = Codec::new(&self.codec).expect("a codec of these parameters was made before");
+        let codecs = Codecs::new(&self.codecs).expect("codecs of these parameters were made before");
         let mut pages = self.pages.borrow_mut();
         let blocks = pages.blocks.as_ref().map(super::Blocks::emptied);
-        *pages = Pages::new(codec, self.frames_limit, blocks);
+        *pages = Pages::new(codecs, self.frames_limit, blocks);
         let counts = &self.counts;
         for counter in [&counts.failed_reads, &counts.failed_writes, &counts.freed_pages] {
             counter.set(0);

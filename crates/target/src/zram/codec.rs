@@ -10,12 +10,16 @@
 //! 1. A codec keeps its working memory from page to page.
 //! 2. Bytes that are not what a codec made give an error, never a panic, and never more than a page.
 
+mod priorities;
+
 use std::fmt;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status as Deflated};
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
 
 use super::memory::PAGE;
+
+pub(super) use self::priorities::{Codecs, Priority};
 
 /// Bytes of a page's compressed form at most: a little more than a page, for what does not shrink.
 pub const PACKED_MAX: usize = PAGE + PAGE / 4;

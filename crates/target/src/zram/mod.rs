@@ -5,6 +5,7 @@
 //!                              │    └──▶ memory/           where it is kept
 //!                              └───────▶ table.rs          which page is where
 //!   command ─▶ attributes.rs ─▶ backing/                   pages leave memory, and come back
+//!                           └─▶ recompress/                objects become smaller
 //! ```
 //!
 //! What comes before: the table row that the disk serves (`block/target.rs`). What comes after: the
@@ -28,6 +29,7 @@ mod codec;
 mod memory;
 pub mod options;
 mod pages;
+mod recompress;
 mod status;
 mod table;
 
@@ -43,10 +45,13 @@ pub use self::attributes::AttributeError;
 use self::backing::blocks::Blocks;
 use self::backing::{BATCHES_MAX, Backing, Batch, Policy};
 pub use self::backing::{BackingOptions, BackingSetup, Rules, WritebackError};
+use self::codec::Codecs;
 pub use self::codec::{Algorithm, Codec, CodecError, CodecParams, Corrupt, PACKED_MAX};
 pub use self::memory::HUGE_BYTES;
 use self::memory::PAGE;
 use self::pages::{PageError, Pages};
+use self::recompress::Recompression;
+pub use self::recompress::{RecompressError, RecompressSetup};
 pub use self::status::ZramStatus;
 
 /// Bytes of a page.
@@ -59,7 +64,7 @@ const PAGES_MAX: u64 = 1 << 32;
 const JOBS_MAX: usize = 128;
 
 /// What a disk is made of.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Setup {
     /// Its size: whole pages, at most 16 TiB.
     pub sectors: SectorCount,
@@ -69,6 +74,16 @@ pub struct Setup {
     pub mem_limit: u64,
     /// Where pages can be written back to.
     pub backing: Option<BackingSetup>,
+    /// How pages that stay become smaller.
+    pub recompression: RecompressSetup,
+}
+
+impl Setup {
+    /// All codecs, by priority.
+    fn codecs(&self) -> Vec<CodecParams> {
+        let seconds = self.recompression.codecs.iter().take(3);
+        std::iter::once(&self.codec).chain(seconds).cloned().collect()
+    }
 }
 
 /// Why a disk cannot be made.
@@ -114,13 +129,14 @@ pub struct Zram {
     reactor: Reactor,
     pool: BufferPool,
     sectors: SectorCount,
-    /// How pages are compressed, for a reset.
-    codec: CodecParams,
+    /// How pages are compressed, by priority, for a reset.
+    codecs: Vec<CodecParams>,
     /// The memory limit of the table line.
     frames_limit: Option<u64>,
     pages: RefCell<Pages>,
     backing: Option<Backing>,
     policy: Option<Policy>,
+    recompression: Recompression,
     counts: Counts,
     /// Nothing is written back any more.
     closed: Cell<bool>,
@@ -192,7 +208,7 @@ impl Zram {
         if bytes.is_none_or(|bytes| bytes / PAGE_BYTES > PAGES_MAX) {
             return Err(ZramError::Length { sectors: setup.sectors.0 });
         }
-        let codec = Codec::new(&setup.codec)?;
+        let codecs = Codecs::new(&setup.codecs())?;
         let limit = (setup.mem_limit > 0).then(|| setup.mem_limit.div_ceil(PAGE_BYTES));
         let blocks = setup.backing.as_ref().map(backing_blocks).transpose()?;
         let rules = setup.backing.as_ref().map(|backing| backing.options.rules).filter(Rules::are_any);
@@ -201,11 +217,12 @@ impl Zram {
             reactor: reactor.clone(),
             pool: pool.clone(),
             sectors: setup.sectors,
-            codec: setup.codec.clone(),
+            codecs: setup.codecs(),
             frames_limit: limit,
-            pages: RefCell::new(Pages::new(codec, limit, blocks)),
+            pages: RefCell::new(Pages::new(codecs, limit, blocks)),
             backing: setup.backing.as_ref().map(Backing::new),
             policy: rules.map(|rules| Policy::new(rules, reactor.now())),
+            recompression: Recompression::new(&setup.recompression),
             counts: Counts::default(),
             closed: Cell::new(false),
             reads: OnceCell::new(),
@@ -218,7 +235,9 @@ impl Zram {
             changes.get_or_init(|| reactor.job_pool(JOBS_MAX, |(disk, bio): (Rc<Self>, Bio)| disk.change_away(bio)));
             disk.batches.get_or_init(|| reactor.job_pool(BATCHES_MAX, backing::write_batch));
         }
-        if rules.is_some() && !reactor.spawn(backing::follow(Rc::downgrade(&disk))) {
+        let policy = rules.is_none() || reactor.spawn(backing::follow(Rc::downgrade(&disk)));
+        let shrinking = !disk.recompression.is_ruled() || reactor.spawn(recompress::follow(Rc::downgrade(&disk)));
+        if !policy || !shrinking {
             return Err(ZramError::TooManyTasks);
         }
         Ok(disk)
@@ -309,6 +328,9 @@ impl Zram {
             if policy.concerns(pages.frames_used(), pages.frames_limit) {
                 policy.work.raise();
             }
+        }
+        if bio.op() == Op::Write {
+            self.recompression.rouse();
         }
         bio.end(status);
     }

@@ -16,10 +16,13 @@
 //! | `spill_at` | percent of `mem_limit` in use at which the largest pages are, 11 to 100 | never |
 //! | `spill_rate` | most bytes that these two write in a second | any |
 //! | `spill_daily` | and in a day | any |
+//! | `recomp` | codecs that make objects smaller later, up to 3, as in `zstd,zstd:19` | none |
+//! | `recompress_after` | seconds after which that is done to a page that nobody asked for | by command only |
 //! | `mem_limit` | bytes with `K`, `M`, `G` or `T`; 0 for none | none |
 
 use super::backing::BackingOptions;
-use super::codec::Algorithm;
+use super::codec::{Algorithm, CodecParams};
+use super::recompress::RecompressSetup;
 
 /// The options of a compressed RAM disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +39,8 @@ pub struct ZramOptions {
     pub backing: Option<String>,
     /// How that is done.
     pub writeback: BackingOptions,
+    /// How pages that stay become smaller.
+    pub recompression: RecompressSetup,
 }
 
 /// Why words are not options.
@@ -46,7 +51,7 @@ pub enum OptionError {
     Word(String),
     /// A name that is not one.
     #[error(
-        "zram has no option {0:?}: use algo, level, dict, mem_limit, backing_dev, range_pages, packed, idle_after, spill_at, spill_rate or spill_daily"
+        "zram has no option {0:?}: use algo, level, dict, mem_limit, backing_dev, range_pages, packed, idle_after, spill_at, spill_rate, spill_daily, recomp or recompress_after"
     )]
     Name(String),
     /// A name given twice.
@@ -55,6 +60,9 @@ pub enum OptionError {
     /// How to write back, without a device to write to.
     #[error("range_pages, packed, idle_after and spill_at of zram are about a backing device: add backing_dev=DEVICE")]
     NoBacking,
+    /// A rule without a codec to follow it with.
+    #[error("recompress_after of zram needs a second codec: add recomp=NAME, as in recomp=zstd")]
+    NoCodec,
     /// A value that does not fit.
     #[error("{value:?} is no {name} of zram: use {hint}")]
     Value {
@@ -86,6 +94,9 @@ impl ZramOptions {
         if options.writeback != BackingOptions::default() && options.backing.is_none() {
             return Err(OptionError::NoBacking);
         }
+        if options.recompression.after_s.is_some() && options.recompression.codecs.is_empty() {
+            return Err(OptionError::NoCodec);
+        }
         Ok(options)
     }
 
@@ -104,6 +115,15 @@ impl ZramOptions {
                 self.writeback.range_pages = Some(pages.ok_or_else(|| wrong("range_pages", "1 to 256"))?);
             }
             "packed" => self.writeback.packed = flag(value).ok_or_else(|| wrong("packed", "yes or no"))?,
+            "recomp" => {
+                let codecs =
+                    seconds(value).ok_or_else(|| wrong("recomp", "up to 3 of lz4, zstd and deflate, as in zstd,zstd:19"))?;
+                self.recompression.codecs = codecs;
+            }
+            "recompress_after" => {
+                let seconds = value.parse().ok().filter(|seconds| *seconds > 0);
+                self.recompression.after_s = Some(seconds.ok_or_else(|| wrong("recompress_after", "a number of seconds"))?);
+            }
             "idle_after" | "spill_at" | "spill_rate" | "spill_daily" => return self.set_rule(name, value),
             _ => return Err(OptionError::Name(name.to_owned())),
         }
@@ -138,6 +158,18 @@ fn flag(word: &str) -> Option<bool> {
         "no" => Some(false),
         _ => None,
     }
+}
+
+/// Codecs with a comma between, each with an optional level behind a colon.
+fn seconds(text: &str) -> Option<Vec<CodecParams>> {
+    let codec = |word: &str| {
+        let (name, level) = word.split_once(':').map_or((word, None), |(name, level)| (name, Some(level)));
+        let algorithm = Algorithm::named(name).filter(|algorithm| *algorithm != Algorithm::Store)?;
+        let level = level.map_or(Some(None), |level| level.parse().ok().map(Some))?;
+        Some(CodecParams { algorithm, level, dictionary: None })
+    };
+    let codecs: Vec<CodecParams> = text.split(',').map(codec).collect::<Option<_>>()?;
+    (codecs.len() <= 3).then_some(codecs)
 }
 
 /// Bytes with an optional suffix K, M, G, T, P or E (powers of 1024), as the kernel reads them.
@@ -176,6 +208,10 @@ mod tests {
         let rates = (options.writeback.rules.rate_bytes, options.writeback.rules.daily_bytes);
         assert_eq!((options.writeback.rules.idle_after_s, options.writeback.rules.spill_percent), (Some(600), Some(80)));
         assert_eq!(rates, (Some(64 << 20), Some(10 << 30)));
+        let options = parse("recomp=zstd,deflate:9 recompress_after=60").unwrap();
+        let codecs: Vec<_> = options.recompression.codecs.iter().map(|codec| (codec.algorithm, codec.level)).collect();
+        assert_eq!(codecs, [(Algorithm::Zstd, None), (Algorithm::Deflate, Some(9))]);
+        assert_eq!(options.recompression.after_s, Some(60));
         let options = parse("backing_dev=/dev/sdb range_pages=32 packed=yes").unwrap();
         let writeback = options.writeback;
         assert_eq!((options.backing.as_deref(), writeback.range_pages, writeback.packed), (Some("/dev/sdb"), Some(32), true));
@@ -187,7 +223,7 @@ mod tests {
             ("lz4", "\"lz4\" is not an option of zram: write NAME=VALUE, as in algo=lz4"),
             (
                 "speed=1",
-                "zram has no option \"speed\": use algo, level, dict, mem_limit, backing_dev, range_pages, packed, idle_after, spill_at, spill_rate or spill_daily",
+                "zram has no option \"speed\": use algo, level, dict, mem_limit, backing_dev, range_pages, packed, idle_after, spill_at, spill_rate, spill_daily, recomp or recompress_after",
             ),
             ("algo=lz4 algo=lz4", "the option algo of zram is given twice: leave one out"),
             ("algo=lzma", "\"lzma\" is no algo of zram: use lz4, zstd, deflate or store"),
@@ -201,6 +237,16 @@ mod tests {
                 "range_pages, packed, idle_after and spill_at of zram are about a backing device: add backing_dev=DEVICE",
             ),
             ("packed=1", "\"1\" is no packed of zram: use yes or no"),
+            (
+                "recomp=zstd,store",
+                "\"zstd,store\" is no recomp of zram: use up to 3 of lz4, zstd and deflate, as in zstd,zstd:19",
+            ),
+            (
+                "recomp=zstd,zstd,zstd,zstd",
+                "\"zstd,zstd,zstd,zstd\" is no recomp of zram: use up to 3 of lz4, zstd and deflate, as in zstd,zstd:19",
+            ),
+            ("recomp=zstd recompress_after=0", "\"0\" is no recompress_after of zram: use a number of seconds"),
+            ("recompress_after=9", "recompress_after of zram needs a second codec: add recomp=NAME, as in recomp=zstd"),
             ("dict=", "\"\" is no dict of zram: use the path of a dictionary"),
         ] {
             assert_eq!(parse(text), Err(sentence.to_owned()), "{text}");

@@ -13,13 +13,17 @@
 //!
 //! Pages are numbered in units of 4096 bytes; times are seconds of the reactor's clock.
 
+mod recompress;
+
 use std::fmt::Write as _;
 
 use super::backing::Leaving;
 use super::backing::blocks::{Blocks, Spot};
-use super::codec::{Codec, PACKED_MAX};
+use super::codec::{Codecs, PACKED_MAX, Priority};
 use super::memory::{HUGE_BYTES, Moved, Objects, PAGE};
 use super::table::{Slot, Table, mark};
+
+pub(super) use self::recompress::{Attempt, Effort};
 
 /// Why a page was not written or read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +50,12 @@ pub(super) struct PageCounts {
     pub(super) huge_ever: u64,
     /// Pages that were written back.
     pub(super) written: u64,
+    /// Objects in memory and on the backing device made by the second, third and fourth codec.
+    pub(super) recompressed: [u64; 3],
+    /// Pages on which one of these was tried.
+    pub(super) recompress_tries: u64,
+    /// Bytes that objects became smaller by that.
+    pub(super) recompress_saved_bytes: u64,
     /// Most frames that were in use at once.
     pub(super) frames_max: u64,
 }
@@ -54,7 +64,7 @@ pub(super) struct PageCounts {
 pub(super) struct Pages {
     pub(super) table: Table,
     objects: Objects,
-    codec: Codec,
+    pub(super) codecs: Codecs,
     pub(super) counts: PageCounts,
     /// The blocks of the backing device, where there is one.
     pub(super) blocks: Option<Blocks>,
@@ -76,7 +86,7 @@ fn repeated_word(page: &[u8; PAGE]) -> Option<u64> {
 /// Makes a page of the object of `slot`.
 fn unpack(
     objects: &Objects,
-    codec: &mut Codec,
+    codecs: &mut Codecs,
     slot: Slot,
     gathered: &mut [u8; PAGE],
     page: &mut [u8; PAGE],
@@ -86,15 +96,16 @@ fn unpack(
         page.copy_from_slice(whole);
         return Ok(());
     }
+    let codec = codecs.of(slot.priority()).ok_or(PageError::Corrupt)?;
     codec.decompress(object, page).map_err(|_| PageError::Corrupt)
 }
 
 impl Pages {
-    pub(super) fn new(codec: Codec, frames_limit: Option<u64>, blocks: Option<Blocks>) -> Self {
+    pub(super) fn new(codecs: Codecs, frames_limit: Option<u64>, blocks: Option<Blocks>) -> Self {
         Self {
             table: Table::default(),
             objects: Objects::new(),
-            codec,
+            codecs,
             counts: PageCounts::default(),
             blocks,
             frames_limit,
@@ -117,7 +128,7 @@ impl Pages {
             self.table.put(number, Slot::same(word, now_s));
             return Ok(());
         }
-        let packed = self.codec.compress(&self.page, &mut self.packed).filter(|&bytes| bytes < HUGE_BYTES);
+        let packed = self.codecs.first().compress(&self.page, &mut self.packed).filter(|&bytes| bytes < HUGE_BYTES);
         let bytes = packed.unwrap_or(PAGE);
         let replaced = old.in_memory().then_some(old.bytes());
         let frames = self.objects.frames_after(replaced, bytes) as u64;
@@ -171,8 +182,8 @@ impl Pages {
             words.fill(slot.value.to_le_bytes());
             return Ok(());
         }
-        let Self { objects, codec, gathered, page, .. } = self;
-        unpack(objects, codec, slot, gathered, page)
+        let Self { objects, codecs, gathered, page, .. } = self;
+        unpack(objects, codecs, slot, gathered, page)
     }
 
     /// Puts the content of a page in memory into `to`, which counts as no access.
@@ -182,7 +193,7 @@ impl Pages {
     pub(super) fn copy_to(&mut self, number: u64, to: &mut [u8; PAGE]) -> Result<(), PageError> {
         let slot = self.table.get(number);
         debug_assert!(slot.in_memory(), "only objects in memory are written back");
-        unpack(&self.objects, &mut self.codec, slot, &mut self.gathered, to)
+        unpack(&self.objects, &mut self.codecs, slot, &mut self.gathered, to)
     }
 
     /// Whether any of these pages was written back.
@@ -196,16 +207,17 @@ impl Pages {
         to.copy_from_slice(self.objects.read(slot.bytes(), slot.value, &mut self.gathered));
     }
 
-    /// Makes `self.page` of what was stored on the backing device.
+    /// Makes `self.page` of what the codec of `priority` made and the backing device stored.
     ///
     /// # Errors
     /// [`PageError::Corrupt`].
-    pub(super) fn expand(&mut self, stored: &[u8]) -> Result<(), PageError> {
+    pub(super) fn expand(&mut self, stored: &[u8], priority: Priority) -> Result<(), PageError> {
         if let Ok(whole) = <&[u8; PAGE]>::try_from(stored) {
             self.page.copy_from_slice(whole);
             return Ok(());
         }
-        self.codec.decompress(stored, &mut self.page).map_err(|_| PageError::Corrupt)
+        let codec = self.codecs.of(priority).ok_or(PageError::Corrupt)?;
+        codec.decompress(stored, &mut self.page).map_err(|_| PageError::Corrupt)
     }
 
     /// The page is on the backing device now: lets its memory go, unless somebody asked for it
@@ -216,10 +228,12 @@ impl Pages {
             self.give_blocks(leaving.spot, leaving.bytes);
             return false;
         }
-        self.counts.compressed_bytes -= slot.bytes() as u64;
-        self.counts.huge -= u64::from(slot.bytes() == PAGE);
-        self.counts.written += 1;
         let whole = leaving.bytes == PAGE;
+        self.uncount_object(slot);
+        if whole {
+            self.uncount_codec(slot);
+        }
+        self.counts.written += 1;
         self.table.put(leaving.page, slot.written(leaving.spot, whole, leaving.checksum));
         self.remove_object(slot);
         true
@@ -280,7 +294,7 @@ impl Pages {
                     flag(away, 'w'),
                     flag(!away && slot.bytes() == PAGE, 'h'),
                     flag(slot.has(mark::IDLE), 'i'),
-                    '.',
+                    flag(slot.priority() != Priority::FIRST, 'r'),
                     flag(slot.has(mark::INCOMPRESSIBLE), 'n'),
                 ];
                 let time_s = if away { 0 } else { slot.time_s };
@@ -320,9 +334,20 @@ impl Pages {
         self.counts.stored -= 1;
         self.counts.same -= u64::from(slot.has(mark::SAME));
         self.counts.written -= u64::from(slot.has(mark::WRITTEN));
+        self.uncount_codec(slot);
         if slot.in_memory() {
-            self.counts.compressed_bytes -= slot.bytes() as u64;
-            self.counts.huge -= u64::from(slot.bytes() == PAGE);
+            self.uncount_object(slot);
+        }
+    }
+
+    fn uncount_object(&mut self, slot: Slot) {
+        self.counts.compressed_bytes -= slot.bytes() as u64;
+        self.counts.huge -= u64::from(slot.bytes() == PAGE);
+    }
+
+    fn uncount_codec(&mut self, slot: Slot) {
+        if let Some(count) = slot.priority().second().and_then(|at| self.counts.recompressed.get_mut(at)) {
+            *count -= 1;
         }
     }
 
@@ -338,7 +363,7 @@ impl Pages {
 
     /// How pages are compressed.
     pub(super) fn algorithm(&self) -> super::codec::Algorithm {
-        self.codec.algorithm()
+        self.codecs.algorithm(Priority::FIRST).unwrap_or_default()
     }
 
     /// Memory taken for objects and the table, bytes, everything counted.

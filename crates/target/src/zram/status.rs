@@ -40,6 +40,12 @@ pub struct ZramStatus {
     pub failed_writes: u64,
     /// Pages freed by discards and write-zeroes.
     pub freed_pages: u64,
+    /// Pages whose object another codec than the first made, now.
+    pub recompressed_pages: u64,
+    /// Pages on which another codec was tried.
+    pub recompress_tries: u64,
+    /// Bytes that objects became smaller by that.
+    pub recompress_saved_bytes: u64,
     /// Blocks of the backing device in use.
     pub backing_blocks: u64,
     /// Pages read from the backing device.
@@ -112,6 +118,9 @@ impl Zram {
             failed_reads: self.counts.failed_reads.get(),
             failed_writes: self.counts.failed_writes.get(),
             freed_pages: self.counts.freed_pages.get(),
+            recompressed_pages: counts.recompressed.iter().sum(),
+            recompress_tries: counts.recompress_tries,
+            recompress_saved_bytes: counts.recompress_saved_bytes,
             backing_blocks: pages.blocks.as_ref().map_or(0, Blocks::used),
             backing_reads: backed(|backing| &backing.reads),
             backing_writes: backed(|backing| &backing.writes),

@@ -5,7 +5,7 @@
 //!
 //!   slot    value   64 bits   word of a same-filled page, place of the object, or spot on the
 //!                             backing device with 16 bits of the checksum above it
-//!           bits    32 bits   0..13 size of the object, then the marks
+//!           bits    32 bits   0..13 size of the object, then the marks and the priority of its codec
 //!           time    32 bits   when it was last read or written, seconds; or, for a page that was
 //!                             written back, the rest of the checksum
 //! ```
@@ -15,6 +15,7 @@
 //! 2. A slot without object and marks is free, and reads as zeroes.
 
 use super::backing::blocks::Spot;
+use super::codec::Priority;
 use super::memory::PAGE;
 
 /// Pages of a leaf.
@@ -34,9 +35,16 @@ pub(super) mod mark {
     pub(crate) const SELECTED: u32 = 1 << 15;
     /// Nobody asked for it since it was declared idle.
     pub(crate) const IDLE: u32 = 1 << 16;
-    /// No other codec made it smaller.
+    /// No codec at all made it smaller.
     pub(crate) const INCOMPRESSIBLE: u32 = 1 << 17;
+    /// Every codec after the one that it is compressed with was tried, for nothing.
+    pub(crate) const SETTLED: u32 = 1 << 18;
 }
+
+/// Where the two bits stand that say by which codec an object was made.
+const PRIORITY_SHIFT: u32 = 19;
+/// Its bits.
+const PRIORITY_MASK: u32 = 3 << PRIORITY_SHIFT;
 
 /// What is known of one page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,6 +69,16 @@ impl Slot {
         let bits = u32::try_from(bytes).expect("an object is at most a page");
         debug_assert!((1..=4096).contains(&bits), "an object has 1 to 4096 bytes");
         Self { value: place, bits, time_s }
+    }
+
+    /// The same page, whose object was made by the codec of this priority, 0 to 3.
+    pub(super) fn by(self, priority: Priority) -> Self {
+        Self { bits: self.bits & !PRIORITY_MASK | u32::from(priority.0) << PRIORITY_SHIFT, ..self }
+    }
+
+    /// The codec that made its object.
+    pub(super) fn priority(self) -> Priority {
+        Priority(u8::try_from((self.bits & PRIORITY_MASK) >> PRIORITY_SHIFT).expect("two bits"))
     }
 
     /// The page after what stands in `self` was written to `spot` of the backing device: the whole page
@@ -220,6 +238,18 @@ mod tests {
             assert_eq!((slot.away(), slot.bytes(), slot.in_memory()), (Some((Spot(SPOT_MASK), 0xFEDC_BA98_7654)), bytes, false));
         }
         assert_eq!(object.away(), None);
+    }
+
+    #[test]
+    fn the_priority_of_the_codec_stands_beside_size_and_marks() {
+        let mut slot = Slot::object(7, 4096, 9);
+        slot.set(mark::SETTLED | mark::IDLE);
+        for priority in Priority::ALL {
+            let noted = slot.by(priority);
+            assert_eq!((noted.priority(), noted.bytes(), noted.value, noted.time_s), (priority, 4096, 7, 9));
+            assert!(noted.has(mark::SETTLED) && noted.has(mark::IDLE) && !noted.has(mark::INCOMPRESSIBLE | mark::WRITTEN));
+            assert_eq!(noted.by(Priority::FIRST), slot);
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::below::testing::{JumpingClock, content, extent, read, status_of, writ
 
 fn disk(sectors: u64, mem_limit: u64) -> Rc<Zram> {
     let reactor = Reactor::new(Box::new(JumpingClock::default()));
-    let setup = Setup { sectors: SectorCount(sectors), codec: CodecParams::default(), mem_limit, backing: None };
+    let setup = Setup { sectors: SectorCount(sectors), mem_limit, ..Setup::default() };
     Zram::new(&reactor, &BufferPool::default(), &setup).unwrap()
 }
 
@@ -110,7 +110,7 @@ fn what_is_outside_or_not_whole_pages_is_refused() {
     assert_eq!(status_of(&*small, Bio::flush()), Status::Ok);
     let reactor = Reactor::new(Box::new(JumpingClock::default()));
     for sectors in [0, 7, 12, (1 << 35) + 8, u64::MAX] {
-        let setup = Setup { sectors: SectorCount(sectors), codec: CodecParams::default(), mem_limit: 0, backing: None };
+        let setup = Setup { sectors: SectorCount(sectors), ..Setup::default() };
         assert!(matches!(Zram::new(&reactor, &BufferPool::default(), &setup), Err(ZramError::Length { .. })), "{sectors}");
     }
 }

@@ -131,7 +131,7 @@ impl Zram {
         for wanted in &fetch.wanted {
             let stored = fetch.stored(wanted, content);
             self.check(wanted.stretch.page, wanted.slot, stored)?;
-            pages.expand(stored)?;
+            pages.expand(stored, wanted.slot.priority())?;
             bvec::copy_in(segments, wanted.stretch.iter, &pages.page[wanted.stretch.inside.clone()]);
         }
         Ok(())
@@ -199,7 +199,7 @@ impl Zram {
             self.check(page, wanted.slot, stored)?;
             let mut pages = self.pages.borrow_mut();
             if pages.table.get(page) == wanted.slot {
-                pages.expand(stored)?;
+                pages.expand(stored, wanted.slot.priority())?;
                 pages.write(page, now_s)?;
             }
         }

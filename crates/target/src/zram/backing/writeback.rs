@@ -41,7 +41,7 @@ pub enum WritebackError {
     )]
     Words,
     /// Another command runs.
-    #[error("pages of this disk are being written back: wait until that is done (EAGAIN)")]
+    #[error("pages of this disk are being written back or compressed again: wait until that is done (EAGAIN)")]
     Busy,
     /// The budget is used up, and there is more to write.
     #[error("the writeback limit is used up: raise writeback_limit, or write 0 to writeback_limit_enable (EIO)")]
@@ -90,7 +90,7 @@ impl Zram {
         selection: Selection,
         budget: Option<u64>,
     ) -> Result<(), WritebackError> {
-        if backing.running.replace(true) {
+        if self.recompression.running.get() || backing.running.replace(true) {
             return Err(WritebackError::Busy);
         }
         let _running = Running(backing);
@@ -163,6 +163,7 @@ impl Zram {
         if let Some(policy) = &self.policy {
             policy.work.raise();
         }
+        self.recompression.rouse();
         if let Some(backing) = &self.backing {
             while backing.is_busy() {
                 backing.ended.after(backing.ended.count(), None).await;

@@ -80,6 +80,15 @@ impl Objects {
         Ok(place as u64)
     }
 
+    /// Whether an object of `bytes` bytes takes less memory than one of `other`.
+    pub(super) fn is_smaller(&self, bytes: usize, other: usize) -> bool {
+        match (self.sizes.of(bytes), self.sizes.of(other)) {
+            (Some(class), Some(other)) => class < other,
+            (Some(_), None) => true,
+            (None, _) => false,
+        }
+    }
+
     /// Puts other bytes in an object's place, when both are of one class.
     pub(super) fn replace(&mut self, old_bytes: usize, place: u64, owner: u32, bytes: &[u8]) -> bool {
         match (self.sizes.of(old_bytes), self.sizes.of(bytes.len())) {

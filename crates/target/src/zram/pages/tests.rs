@@ -1,11 +1,11 @@
 //! What pages become in memory, and what is counted.
 #![allow(clippy::cast_possible_truncation, clippy::needless_for_each, reason = "small numbers, and one line for each step")]
 
-use super::super::codec::{Algorithm, CodecParams};
+use super::super::codec::{Algorithm, CodecParams, Codecs};
 use super::*;
 
 fn pages(limit: Option<u64>) -> Pages {
-    Pages::new(Codec::new(&CodecParams::default()).unwrap(), limit, None)
+    Pages::new(Codecs::new(&[CodecParams::default()]).unwrap(), limit, None)
 }
 
 fn random(seed: u64, bytes: usize) -> [u8; PAGE] {
@@ -82,8 +82,8 @@ fn the_limit_refuses_what_needs_memory_and_leaves_what_was_there() {
 #[test]
 fn pages_are_what_was_written_last_whatever_the_codec() {
     for algorithm in Algorithm::ALL {
-        let codec = Codec::new(&CodecParams { algorithm, ..CodecParams::default() }).unwrap();
-        let mut pages = Pages::new(codec, None, None);
+        let codecs = Codecs::new(&[CodecParams { algorithm, ..CodecParams::default() }]).unwrap();
+        let mut pages = Pages::new(codecs, None, None);
         let mut model = vec![[0; PAGE]; 200];
         let rng = &mut fastrand::Rng::with_seed(9);
         for step in 0..3_000 {

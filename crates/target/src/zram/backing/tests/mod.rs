@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use forebay_block::{Bio, SectorCount, Status};
 use forebay_reactor::{BufferPool, Reactor};
 
-use super::super::{AttributeError, CodecParams, Setup, Zram};
+use super::super::{AttributeError, Setup, Zram};
 use super::*;
 use crate::below::testing::{Disk, JumpingClock, call, content, extent, read, write};
 
@@ -41,7 +41,7 @@ impl Rig {
         let reactor = Reactor::new(Box::new(JumpingClock::default()));
         let disk = Disk::new(blocks * 8);
         let backing = BackingSetup { name: "disk".into(), target: disk.clone(), options };
-        let setup = Setup { sectors: SectorCount(pages * 8), codec: CodecParams::default(), mem_limit, backing: Some(backing) };
+        let setup = Setup { sectors: SectorCount(pages * 8), mem_limit, backing: Some(backing), ..Setup::default() };
         let zram = Zram::new(&reactor, &BufferPool::default(), &setup).unwrap();
         Self { reactor, disk, zram }
     }
@@ -183,7 +183,7 @@ fn a_full_backing_device_is_said_and_harms_nothing() {
 fn commands_that_are_none_and_disks_without_a_device_are_refused() {
     let rig = Rig::new(64, 64, 8);
     assert_eq!(rig.write_back("everything"), Err(WritebackError::Words));
-    let setup = Setup { sectors: SectorCount(64), codec: CodecParams::default(), mem_limit: 0, backing: None };
+    let setup = Setup { sectors: SectorCount(64), ..Setup::default() };
     let bare = Zram::new(&rig.reactor, &BufferPool::default(), &setup).unwrap();
     assert_eq!(rig.reactor.run(bare.writeback("idle")).unwrap(), Err(WritebackError::NoBacking));
 }
