@@ -130,9 +130,7 @@ impl Pages {
         }
         let packed = self.codecs.first().compress(&self.page, &mut self.packed).filter(|&bytes| bytes < HUGE_BYTES);
         let bytes = packed.unwrap_or(PAGE);
-        let replaced = old.in_memory().then_some(old.bytes());
-        let frames = self.objects.frames_after(replaced, bytes) as u64;
-        if self.frames_limit.is_some_and(|limit| frames > limit) && frames > self.objects.frames_used() as u64 {
+        if !self.has_room(old, bytes) {
             return Err(PageError::NoSpace);
         }
         let place = self.keep(number, old, bytes, packed.is_some())?;
@@ -142,9 +140,20 @@ impl Pages {
             self.counts.huge += 1;
             self.counts.huge_ever += 1;
         }
-        self.counts.frames_max = self.counts.frames_max.max(self.objects.frames_used() as u64);
         self.table.put(number, Slot::object(place, bytes, now_s));
+        self.note_frames();
         Ok(())
+    }
+
+    /// Whether an object of `bytes` bytes may come for the old one.
+    fn has_room(&self, old: Slot, bytes: usize) -> bool {
+        let replaced = old.in_memory().then_some(old.bytes());
+        let frames = self.objects.frames_after(replaced, bytes) as u64;
+        frames <= self.objects.frames_used() as u64 || self.frames_limit.is_none_or(|limit| frames <= limit)
+    }
+
+    fn note_frames(&mut self) {
+        self.counts.frames_max = self.counts.frames_max.max(self.objects.frames_used() as u64);
     }
 
     /// Puts the new object in the place of the old one, or anywhere; the old one is gone then.

@@ -87,9 +87,14 @@ impl Pages {
             }
             return Ok(Attempt::Vain);
         };
+        // The new object may need a frame of another class before a frame of the old one is free.
+        if !self.has_room(slot, bytes) {
+            return Ok(Attempt::Vain);
+        }
         let place = self.keep(number, slot, bytes, true)?;
         self.count_recompressed(slot, priority, bytes);
         self.table.put(number, Slot::object(place, bytes, slot.time_s).by(priority));
+        self.note_frames();
         Ok(Attempt::Smaller)
     }
 
