@@ -18,14 +18,15 @@ use forebay_target::flaky::Flaky;
 use forebay_target::linear::Linear;
 use forebay_target::log::LogWrites;
 use forebay_target::snapshot::options::SnapshotArgs;
-use forebay_target::snapshot::{self, OriginFront, SnapshotError};
+use forebay_target::snapshot::{OriginFront, SnapshotError};
 use forebay_target::stats::Stats;
 use forebay_target::stripe::Stripe;
 use forebay_target::zram::options::ZramOptions;
 use forebay_target::zram::{self, BackingSetup, CodecParams, Zram, ZramError};
 
 use crate::device::{DeviceName, Devices, OpenDevice};
-use crate::stack::{OpenCache, OpenError, OpenSnapshot};
+use crate::snapshots::{OpenSnapshot, Wish};
+use crate::stack::{OpenCache, OpenError};
 use crate::text::{Detour, Place, RowText, TargetText};
 
 /// What a stack is made of, as far as it is open.
@@ -123,8 +124,9 @@ impl Assembly<'_> {
             TargetText::Writecache { args, origin, fast } => {
                 Box::pin(self.cache(&reactor, args, [origin, fast], row.extent)).await?
             }
-            TargetText::Snapshot { args, origin, cow } => {
-                Box::pin(self.snapshot(&reactor, args, [origin, cow], row.extent)).await?
+            TargetText::Snapshot { args, origin, cow } => Box::pin(self.snapshot(args, [origin, cow], row.extent, false)).await?,
+            TargetText::SnapshotMerge { args, origin, cow } => {
+                Box::pin(self.snapshot(args, [origin, cow], row.extent, true)).await?
             }
             TargetText::SnapshotOrigin(origin) => {
                 let device = self.open_device(origin)?;
@@ -204,29 +206,23 @@ impl Assembly<'_> {
 
     async fn snapshot(
         &mut self,
-        reactor: &Reactor,
         args: &SnapshotArgs,
         names: [&DeviceName; 2],
         extent: Extent,
+        merges: bool,
     ) -> Result<Rc<dyn Target>, Trouble> {
         let [origin_name, cow_name] = names.map(ToString::to_string);
         let (device, cow) = (self.open_device(names[0])?, self.open_device(names[1])?);
         if device.id == cow.id {
             return Err(Trouble::Same(cow_name, "snapshot"));
         }
-        let setup = snapshot::Setup {
-            origin: self.devices.origin(&device, self.pool),
-            cow: cow.target,
-            sectors: extent.count,
-            store: args.store,
-            chunk_sectors: args.chunk_sectors,
-            discards: args.discards,
-            coalesce: true,
-        };
+        let origin = self.devices.origin(&device, self.pool);
         let trouble = |error| Trouble::Snapshot { cow: cow_name.clone(), origin: origin_name.clone(), error };
-        let snapshot = snapshot::open(reactor, self.pool, setup).await.map_err(trouble)?;
-        let open = OpenSnapshot { extent, origin: origin_name, cow: cow_name, snapshot: Rc::clone(&snapshot) };
-        self.parts.snapshots.push(open);
-        Ok(snapshot)
+        let (origin_name, cow_name) = (origin_name.clone(), cow_name.clone());
+        let wish = Wish { args, extent, origin_name, cow_name, origin, cow: cow.target };
+        let opened = OpenSnapshot::open(self.devices.reactor(), self.pool, wish, merges).await;
+        let (snapshot, target) = opened.map_err(trouble)?;
+        self.parts.snapshots.push(snapshot);
+        Ok(target)
     }
 }

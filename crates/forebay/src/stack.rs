@@ -19,13 +19,14 @@ use forebay_device::{DeviceError, FileOptions};
 use forebay_reactor::{BufferPool, Reactor};
 use forebay_target::BuildError;
 use forebay_target::cache::{self, Cache, MessageError};
-use forebay_target::snapshot::{Snapshot, SnapshotError};
+use forebay_target::snapshot::SnapshotError;
 use forebay_target::stats::Stats;
 use forebay_target::zram::{Zram, ZramError};
 
 use crate::assemble::{Assembly, Parts};
 use crate::device::{Devices, OpenDevice};
-use crate::status::{CacheLayer, CountedLayer, DeviceLayer, SnapshotLayer, StackStatus, ZramLayer};
+use crate::snapshots::{OpenSnapshot, close_all};
+use crate::status::{CacheLayer, CountedLayer, DeviceLayer, StackStatus, ZramLayer};
 use crate::text::{TableText, TextError};
 
 /// Why a stack does not open: one sentence that names the table line and the device.
@@ -137,14 +138,6 @@ pub(crate) struct OpenCache {
     pub(crate) cache: Rc<Cache>,
 }
 
-/// A snapshot of a stack.
-pub(crate) struct OpenSnapshot {
-    pub(crate) extent: Extent,
-    pub(crate) origin: String,
-    pub(crate) cow: String,
-    pub(crate) snapshot: Rc<Snapshot>,
-}
-
 /// One named, running tree of targets.
 pub struct Stack {
     name: String,
@@ -191,7 +184,7 @@ impl Stack {
         for row in text.rows() {
             if let Err(error) = Box::pin(assembly.add(row)).await {
                 close_caches(&assembly.parts.caches).await;
-                close_snapshots(&assembly.parts.snapshots).await;
+                close_all(&assembly.parts.snapshots).await;
                 return Err(error);
             }
         }
@@ -199,7 +192,7 @@ impl Stack {
             Ok(table) => Rc::new(table),
             Err(error) => {
                 close_caches(&assembly.parts.caches).await;
-                close_snapshots(&assembly.parts.snapshots).await;
+                close_all(&assembly.parts.snapshots).await;
                 return Err(error.into());
             }
         };
@@ -257,13 +250,6 @@ impl Stack {
         };
         let counted = |(extent, stats): &(Extent, Rc<Stats>)| CountedLayer { extent: *extent, snapshot: stats.snapshot() };
         let zram = |(extent, disk): &(Extent, Rc<Zram>)| ZramLayer { extent: *extent, status: disk.status() };
-        let snapshot = |open: &OpenSnapshot| SnapshotLayer {
-            extent: open.extent,
-            origin: open.origin.clone(),
-            cow: open.cow.clone(),
-            store: open.snapshot.store_word(),
-            status: open.snapshot.status(),
-        };
         let device = |device: &OpenDevice| DeviceLayer {
             name: device.name.clone(),
             kind: device.target.kind(),
@@ -278,7 +264,7 @@ impl Stack {
             caches: self.caches.iter().map(cache).collect(),
             counted: self.counters.iter().map(counted).collect(),
             zrams: self.zrams.iter().map(zram).collect(),
-            snapshots: self.snapshots.iter().map(snapshot).collect(),
+            snapshots: self.snapshots.iter().map(OpenSnapshot::layer).collect(),
             devices: self.devices.iter().map(device).collect(),
         }
     }
@@ -367,7 +353,7 @@ impl Stack {
         for (_, zram) in &self.zrams {
             zram.close().await;
         }
-        close_snapshots(&self.snapshots).await;
+        close_all(&self.snapshots).await;
         if flushed.and(closed).is_ok() { Ok(()) } else { Err(StackError::Commit(self.name.clone())) }
     }
 }
@@ -404,12 +390,6 @@ async fn close_caches(caches: &[OpenCache]) -> Status {
         status = status.and(open.cache.close().await);
     }
     status
-}
-
-async fn close_snapshots(snapshots: &[OpenSnapshot]) {
-    for open in snapshots {
-        open.snapshot.close().await;
-    }
 }
 
 /// Waits for `work`, and calls `tick` every so often meanwhile.

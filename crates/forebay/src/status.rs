@@ -3,9 +3,10 @@
 use forebay_block::{Extent, SectorCount};
 use forebay_reactor::DeviceCounts;
 use forebay_target::cache::CacheStatus;
-use forebay_target::snapshot::SnapshotStatus;
 use forebay_target::stats::Snapshot;
 use forebay_target::zram::ZramStatus;
+
+use crate::snapshots::ViewStatus;
 
 /// A snapshot of a stack, layer by layer from the top.
 #[derive(Clone, Debug)]
@@ -59,7 +60,7 @@ pub struct ZramLayer {
     pub status: ZramStatus,
 }
 
-/// A snapshot.
+/// A snapshot, or one that is being merged.
 #[derive(Clone, Debug)]
 pub struct SnapshotLayer {
     /// The sectors of the table that it serves.
@@ -68,10 +69,8 @@ pub struct SnapshotLayer {
     pub origin: String,
     /// The device of its store, as the table names it.
     pub cow: String,
-    /// `P`, `PO` or `N`.
-    pub store: &'static str,
     /// What it tells about itself.
-    pub status: SnapshotStatus,
+    pub status: ViewStatus,
 }
 
 /// A device.

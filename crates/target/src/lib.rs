@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Table ─▶ linear · striped · delay · flakey · log-writes · stats · error · writecache · zram ·
-//!             snapshot · snapshot-origin ─▶ device
+//!             snapshot · snapshot-origin · snapshot-merge ─▶ device
 //! ```
 //!
 //! Each small target is one file; the write cache is a folder, and its story begins in

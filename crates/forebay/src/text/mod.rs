@@ -14,6 +14,7 @@
 //!   …            writecache s ORIGIN CACHE BLOCK_BYTES COUNT [OPTION [VALUE]]…
 //!   …            snapshot ORIGIN COW P|PO|N CHUNK [COUNT FEATURE…]
 //!   …            snapshot-origin ORIGIN
+//!   …            snapshot-merge ORIGIN COW P|PO CHUNK [COUNT FEATURE…]
 //! ```
 //!
 //! The lines are those of the kernel's device mapper, with paths where it has device numbers. Starts,
@@ -158,6 +159,15 @@ pub enum TargetText {
     },
     /// A device of which there are snapshots.
     SnapshotOrigin(DeviceName),
+    /// A snapshot that goes back into its origin.
+    SnapshotMerge {
+        /// Its words.
+        args: SnapshotArgs,
+        /// Where it goes.
+        origin: DeviceName,
+        /// Where its store is.
+        cow: DeviceName,
+    },
 }
 
 /// One line of a table.
@@ -215,6 +225,7 @@ impl TableText {
                     | TargetText::LogWrites { .. }
                     | TargetText::Zram { backing: Some(_), .. }
                     | TargetText::Snapshot { .. }
+                    | TargetText::SnapshotMerge { .. }
             )
         };
         self.rows.iter().any(writes)
@@ -284,6 +295,11 @@ fn target_text<'a>(target: &str, words: impl Iterator<Item = &'a str>) -> Result
             let args = SnapshotArgs::parse("snapshot", words.iter().copied())?;
             let (origin, cow) = (device_name(&args.origin)?, device_name(&args.cow)?);
             Ok(TargetText::Snapshot { args, origin, cow })
+        }
+        "snapshot-merge" => {
+            let args = SnapshotArgs::parse("snapshot-merge", words.iter().copied())?;
+            let (origin, cow) = (device_name(&args.origin)?, device_name(&args.cow)?);
+            Ok(TargetText::SnapshotMerge { args, origin, cow })
         }
         "snapshot-origin" => {
             let mut arguments = arguments("snapshot-origin", "snapshot-origin ORIGIN");
@@ -391,6 +407,7 @@ impl TargetText {
             Self::Writecache { .. } => "writecache",
             Self::Snapshot { .. } => "snapshot",
             Self::SnapshotOrigin(_) => "snapshot-origin",
+            Self::SnapshotMerge { .. } => "snapshot-merge",
         }
     }
 }

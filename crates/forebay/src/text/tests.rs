@@ -64,6 +64,8 @@ fn the_kernels_snapshot_lines_parse() {
     let TargetText::Snapshot { args, origin, cow } = only("0 8 snapshot a /dev/b PO 16") else { panic!("not a snapshot") };
     assert_eq!((origin, cow), (DeviceName::File("a".into()), DeviceName::File("/dev/b".into())));
     assert_eq!((args.store.word(), args.chunk_sectors), ("PO", 16));
+    let TargetText::SnapshotMerge { args, .. } = only("0 8 snapshot-merge a b P 0") else { panic!("not a merge") };
+    assert_eq!(args.chunk_sectors, 0);
     assert_eq!(only("0 8 snapshot-origin a"), TargetText::SnapshotOrigin(DeviceName::File("a".into())));
 }
 
@@ -85,6 +87,7 @@ fn only_what_keeps_something_writes_when_it_opens() {
         ("0 8 zram backing_dev=a", true),
         ("0 8 snapshot-origin a", false),
         ("0 8 snapshot a b P 8", true),
+        ("0 8 snapshot-merge a b P 8", true),
     ] {
         assert_eq!(TableText::parse(text).unwrap().writes_when_opened(), writes, "{text}");
     }
@@ -115,6 +118,7 @@ fn what_is_wrong_is_named_with_its_line() {
         ("0 8 error; 8 8 writecache p a b 4096 0", "table line 2: Mode p"),
         ("0 8 snapshot a b", "table line 1: the store of snapshot is missing: write `snapshot ORIGIN COW"),
         ("0 8 snapshot a ram:x P 8", "table line 1: \"ram:x\" is not a size"),
+        ("0 8 snapshot-merge a b N 8", "table line 1: a store N cannot be merged"),
         ("0 8 snapshot-origin a b", "table line 1: \"b\" is too much for snapshot-origin"),
         ("0 8 writecache s a b 1000 0", "table line 1: Invalid block size: 1000"),
     ] {

@@ -15,6 +15,7 @@
 //! | `store` | gives out chunks, commits, loads |
 //! | `origin` | what a change of the origin saves, for all snapshots at once |
 //! | `request` | what requests to a snapshot do |
+//! | `merge` | a snapshot goes back into its origin |
 //!
 //! Invariants:
 //! - I1: a chunk is in the map only when its entry and its data are durable. A crash before that is as
@@ -32,6 +33,7 @@
 
 pub mod disk;
 pub mod map;
+mod merge;
 pub mod options;
 mod origin;
 mod request;
@@ -54,6 +56,7 @@ use self::store::{Loaded, Store};
 use crate::below::{BuildError, Parked, check_fit, check_multiple};
 use crate::event::Event;
 
+pub use self::merge::{Merge, MergeCondition, MergeSetup, MergeStatus, merge};
 pub use self::origin::{Origin, OriginFront};
 pub use self::store::Usage;
 
@@ -81,6 +84,12 @@ pub enum SnapshotError {
     /// The store cannot be made or mended.
     #[error("its metadata cannot be written ({0:?}): look at the log for the device's own error")]
     Write(Status),
+    /// Two on one store, or a store on the origin itself.
+    #[error("its device is in use by another snapshot of the same origin, or is the origin itself: give it one of its own")]
+    InUse,
+    /// A second merge.
+    #[error("another snapshot is being merged into the same origin: wait until that is done")]
+    Merging,
     /// No room for a header and an area.
     #[error("{sectors} sectors have no room for a header and an area of {chunk} sectors each: use a larger device")]
     Small {
@@ -183,9 +192,8 @@ pub struct Snapshot {
 pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<Rc<Snapshot>, SnapshotError> {
     let Setup { origin, cow, sectors, store: kind, chunk_sectors, discards, coalesce } = setup;
     check_fit("snapshot", &**origin.device(), Sector(0), sectors)?;
-    let cow_block = u64::from(cow.limits().logical_bytes / 512);
-    let chunk_sectors = if chunk_sectors == 0 { CHUNK_DEFAULT.max(cow_block) } else { chunk_sectors };
-    check_multiple("snapshot", "chunk", chunk_sectors, cow_block)?;
+    origin.check_free(&cow)?;
+    let chunk_sectors = chunk_for("snapshot", chunk_sectors, &origin, &*cow)?;
     let loaded = match kind {
         StoreKind::Persistent { .. } => Store::open(Rc::clone(&cow), pool, chunk_sectors).await?,
         StoreKind::Transient => {
@@ -193,9 +201,7 @@ pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<
         }
     };
     let Loaded { store, valid, entries } = loaded;
-    let chunk = store.layout().chunk_sectors();
-    check_multiple("snapshot", "chunk", chunk, cow_block)?;
-    check_multiple("snapshot", "chunk", chunk, u64::from(origin.device().limits().logical_bytes / 512))?;
+    chunk_for("snapshot", store.layout().chunk_sectors(), &origin, &*cow)?;
     let mut map = ExceptionMap::default();
     for entry in entries {
         map.insert(entry);
@@ -226,6 +232,15 @@ pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<
     }
     origin.join(&snapshot);
     Ok(snapshot)
+}
+
+/// The size of a chunk, sectors: what is asked for, or the default, if that fits both devices.
+fn chunk_for(kind: &'static str, asked: u64, origin: &Origin, cow: &dyn Target) -> Result<u64, BuildError> {
+    let block = |target: &dyn Target| u64::from(target.limits().logical_bytes / 512);
+    let chunk = if asked == 0 { CHUNK_DEFAULT.max(block(cow)) } else { asked };
+    check_multiple(kind, "chunk", chunk, block(cow))?;
+    check_multiple(kind, "chunk", chunk, block(&**origin.device()))?;
+    Ok(chunk)
 }
 
 impl Snapshot {

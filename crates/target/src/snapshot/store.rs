@@ -270,6 +270,25 @@ impl Store {
         status
     }
 
+    /// Clears the entries behind `kept`, which are all that stay. Their chunks are not given out again
+    /// before the store is opened anew; what counts as in use is what those that stay need.
+    pub(super) async fn forget(&self, kept: &[Exception]) -> Status {
+        let Some(journal) = &self.journal else { return Status::Ok };
+        let round::Retreat { pieces, position, tail } =
+            round::retreat(self.layout, self.block(), journal.borrow().position, kept);
+        for piece in &pieces {
+            let mut writes = Vec::new();
+            self.start_piece(piece, true, &mut writes);
+            let status = all(writes).await;
+            if !status.is_ok() {
+                return status;
+            }
+        }
+        self.next.set(self.layout.area_chunk(position.area) + position.filled + 1);
+        *journal.borrow_mut() = Journal { position, tail };
+        Status::Ok
+    }
+
     /// Marks the store as lost, for ever.
     pub(super) async fn invalidate(&self) -> Status {
         if self.journal.is_none() {

@@ -5,4 +5,4 @@ pub mod format;
 pub mod round;
 
 pub use self::format::{Exception, FormatError, Header, Layout};
-pub use self::round::{Piece, Position, Round};
+pub use self::round::{Piece, Position, Retreat, Round};

@@ -109,6 +109,39 @@ pub fn plan(layout: Layout, block: u64, position: Position, tail: &[Exception], 
     Round { behind, seen, position: end, tail }
 }
 
+/// What takes entries off the end of the list again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retreat {
+    /// Blocks to be written, from the end of the list to its front.
+    pub pieces: Vec<Piece>,
+    /// Where the next entry goes then.
+    pub position: Position,
+    /// The entries of the last block.
+    pub tail: Vec<Exception>,
+}
+
+/// Plans to clear everything in front of `position` but `kept`, which are all entries that stay.
+/// Written from the end of the list, no piece leaves entries behind the end.
+#[must_use]
+pub fn retreat(layout: Layout, block: u64, position: Position, kept: &[Exception]) -> Retreat {
+    let (per_area, per_block) = (layout.area_entries(), block / ENTRY_BYTES as u64);
+    let count = kept.len() as u64;
+    let end = Position { area: count / per_area, filled: count % per_area };
+    let tail_length = usize::try_from(end.filled % per_block).unwrap_or(0);
+    let (_, tail) = kept.split_at(kept.len() - tail_length);
+    let mut pieces = Vec::new();
+    for area in (end.area..=position.area).rev() {
+        let used = if area == position.area { position.filled } else { per_area };
+        let first = if area == end.area { end.filled - tail_length as u64 } else { 0 };
+        let entries = if area == end.area { tail.to_vec() } else { Vec::new() };
+        let bytes = used.saturating_sub(first).div_ceil(per_block) * block;
+        if bytes > 0 {
+            pieces.push(Piece { offset: entry_offset(layout, Position { area, filled: first }), bytes, entries });
+        }
+    }
+    Retreat { pieces, position: end, tail: tail.to_vec() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,6 +175,22 @@ mod tests {
         let behind: Vec<_> = more.behind.iter().map(|piece| (piece.offset / 4096, piece.bytes, piece.entries.len())).collect();
         assert_eq!(behind, [(258, 4096, 256), (515, 4096, 256), (772, 4096, 82)]);
         assert_eq!((more.position, more.tail), (Position { area: 3, filled: 82 }, exceptions(768, 82)));
+    }
+
+    #[test]
+    fn entries_leave_from_the_end() {
+        let layout = Layout::new(8);
+        let back = retreat(layout, 4096, Position { area: 2, filled: 5 }, &exceptions(0, 250));
+        let pieces: Vec<_> = back.pieces.iter().map(|piece| (piece.offset / 4096, piece.bytes, piece.entries.len())).collect();
+        assert_eq!(pieces, [(515, 4096, 0), (258, 4096, 0), (1, 4096, 250)]);
+        assert_eq!((back.position, back.tail), (Position { area: 0, filled: 250 }, exceptions(0, 250)));
+        let whole = retreat(layout, 4096, Position { area: 1, filled: 0 }, &exceptions(0, 255));
+        assert_eq!((whole.pieces.len(), whole.position), (1, Position { area: 0, filled: 255 }));
+        let large = retreat(Layout::new(64), 4096, Position { area: 0, filled: 600 }, &exceptions(0, 300));
+        let piece = Piece { offset: 32_768 + 4096, bytes: 8192, entries: exceptions(256, 44) };
+        assert_eq!((large.pieces, large.tail), (vec![piece], exceptions(256, 44)));
+        let all = retreat(layout, 4096, Position { area: 0, filled: 3 }, &[]);
+        assert_eq!((all.pieces, all.position), (vec![blank_area(layout, 0)], Position::default()));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use forebay_block::{Sector, SectorCount, Target};
 
 use super::super::Snapshot;
 use super::super::disk::Exception;
-use crate::copy::{Engine, How, Leg, Outcome};
+use crate::copy::{Engine, How, Leg};
 
 /// Chunks that adjoin each other on the origin and in the store that is to get them.
 pub(in super::super) struct Run {
@@ -98,15 +98,15 @@ pub(in super::super) async fn copy(engine: &Engine, origin: &Rc<dyn Target>, run
     }
 }
 
-/// Waits for copies side by side; what became of them, in their order.
-async fn all<F: Future<Output = Outcome>>(copies: impl Iterator<Item = F>) -> Vec<Outcome> {
-    let mut under_way: Vec<Result<Pin<Box<F>>, Outcome>> = copies.map(|copy| Ok(Box::pin(copy))).collect();
+/// Waits for several things side by side; what became of them, in their order.
+pub(in super::super) async fn all<F: Future>(things: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut under_way: Vec<Result<Pin<Box<F>>, F::Output>> = things.map(|thing| Ok(Box::pin(thing))).collect();
     poll_fn(|cx| {
         let mut left = 0;
         for place in &mut under_way {
-            let Ok(copy) = place else { continue };
-            match copy.as_mut().poll(cx) {
-                Poll::Ready(outcome) => *place = Err(outcome),
+            let Ok(thing) = place else { continue };
+            match thing.as_mut().poll(cx) {
+                Poll::Ready(output) => *place = Err(output),
                 Poll::Pending => left += 1,
             }
         }

@@ -24,12 +24,13 @@ use forebay_block::{Allocation, Bio, Extent, Limits, Op, Sector, SectorCount, Ta
 use forebay_reactor::{BufferPool, JobPool, Reactor};
 
 use self::copy::copy;
-use self::tracked::Tracked;
-use super::Snapshot;
+use super::merge::Merge;
+use super::{Snapshot, SnapshotError};
 use crate::below::{BuildError, check_fit};
 use crate::copy::{Engine, Settings};
 
-pub(super) use self::copy::{Run, copy as copy_runs};
+pub(super) use self::copy::{Run, all, copy as copy_runs};
+pub(super) use self::tracked::Tracked;
 
 /// Changes that are saved for at once; more wait.
 const CHANGES_MAX: usize = 256;
@@ -41,6 +42,8 @@ pub struct Origin {
     engine: Engine,
     /// Those with the largest chunks first.
     snapshots: RefCell<Vec<Weak<Snapshot>>>,
+    /// The snapshot that is merged into it.
+    merge: RefCell<Weak<Merge>>,
     pub(super) reads: Tracked,
     changes: JobPool<(Rc<Self>, Bio)>,
 }
@@ -55,6 +58,7 @@ impl Origin {
             device,
             engine: Engine::new(reactor, pool, &Settings::default()),
             snapshots: RefCell::default(),
+            merge: RefCell::new(Weak::new()),
             reads: Tracked::default(),
             changes,
         })
@@ -75,6 +79,23 @@ impl Origin {
     #[must_use]
     pub fn snapshots(&self) -> Vec<Rc<Snapshot>> {
         self.snapshots.borrow().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Whether nobody who belongs to this origin has a store on `cow`.
+    pub(super) fn check_free(&self, cow: &Rc<dyn Target>) -> Result<(), SnapshotError> {
+        let same = |other: &Rc<dyn Target>| std::ptr::addr_eq(Rc::as_ptr(other), Rc::as_ptr(cow));
+        let merged = self.merge.borrow().upgrade().is_some_and(|merge| same(merge.cow()));
+        let free = !merged && !same(&self.device) && self.all(None, |snapshot| !same(snapshot.cow()));
+        if free { Ok(()) } else { Err(SnapshotError::InUse) }
+    }
+
+    /// Whether a snapshot is merged into it.
+    pub(super) fn is_merging(&self) -> bool {
+        self.merge.borrow().strong_count() > 0
+    }
+
+    pub(super) fn merged_by(&self, merge: &Rc<Merge>) {
+        *self.merge.borrow_mut() = Rc::downgrade(merge);
     }
 
     /// A snapshot begins to be saved for.

@@ -1,0 +1,364 @@
+//! Merging a snapshot back into its origin: `snapshot-merge`, a view of the snapshot while that happens.
+//!
+//! ```text
+//!   entries  ■■■■■■■■■■■■■■■│■■■■■■■│     ① the last ones: new writes to their chunks wait
+//!                           └───────┘     ② other snapshots keep what the origin has there
+//!                               │         ③ copied to the origin, sorted, all runs side by side
+//!                               ▼         ④ one flush of the origin
+//!   entries  ■■■■■■■■■■■■■■■│□□□□□□□│     ⑤ cleared on disk, with FUA; ⑥ writes go on, to the origin
+//! ```
+//!
+//! Invariants:
+//! - I1: an entry is cleared only when its content is durable on the origin; a chunk is written on the
+//!   origin by others only when its entry is durably cleared. A crash at any step leaves entries that
+//!   are copied once more, which changes nothing.
+//! - I2: entries are cleared from the end of the list, so what is left is a list.
+//! - I3: nothing is written to a chunk of the store while it is being copied.
+//! - I4: an error ends the merging, and requests go on: to the store where a chunk still has an entry.
+//!
+//! Units: sectors of 512 bytes, chunks of the snapshot.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::{Rc, Weak};
+
+use forebay_block::{Ability, Bio, Extent, Limits, Op, Sector, SectorCount, Status, Target, call};
+use forebay_reactor::{BufferPool, JobPool, Reactor};
+
+use super::disk::{Exception, Layout};
+use super::map::{ExceptionMap, Stretch};
+use super::origin::{Tracked, all};
+use super::store::{Loaded, Store, Usage};
+use super::{Origin, SnapshotError, chunk_for};
+use crate::below::{BuildError, check_fit};
+use crate::copy::{How, Leg};
+use crate::event::Event;
+
+/// Entries that are merged under one flush.
+const STEP_ENTRIES: usize = 2048;
+/// Bytes that are merged under one flush, but at least one chunk.
+const STEP_BYTES: u64 = 8 << 20;
+/// Writes that wait for a step at once; more wait in front.
+const REQUESTS_MAX: usize = 256;
+
+/// What is merged.
+pub struct MergeSetup {
+    /// Where it goes.
+    pub origin: Rc<Origin>,
+    /// Where the store is, which no snapshot uses.
+    pub cow: Rc<dyn Target>,
+    /// Size, sectors; at most that of the origin.
+    pub sectors: SectorCount,
+    /// Size of a chunk, sectors; 0 for the default. What a store on the device says wins.
+    pub chunk_sectors: u64,
+}
+
+/// How a merge is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MergeCondition {
+    /// It goes on, or is done.
+    #[default]
+    Active,
+    /// An error ended it.
+    Failed,
+    /// The snapshot was lost before: all that there is is the origin.
+    Invalid,
+}
+
+/// What a merge tells about itself; printed as the kernel's status line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MergeStatus {
+    /// How it is.
+    pub condition: MergeCondition,
+    /// What its store has in use.
+    pub usage: Usage,
+    /// Chunks still to be merged.
+    pub left: u64,
+    /// Steps so far, each with one flush.
+    pub steps: u64,
+}
+
+impl fmt::Display for MergeStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Usage { used, total, metadata } = self.usage;
+        match self.condition {
+            MergeCondition::Active => write!(f, "{used}/{total} {metadata}"),
+            MergeCondition::Failed => f.write_str("Merge failed"),
+            MergeCondition::Invalid => f.write_str("Invalid"),
+        }
+    }
+}
+
+/// A snapshot that goes back into its [`Origin`].
+pub struct Merge {
+    this: Weak<Self>,
+    origin: Rc<Origin>,
+    cow: Rc<dyn Target>,
+    sectors: SectorCount,
+    store: Store,
+    map: RefCell<ExceptionMap>,
+    /// In the order in which they stand on disk.
+    entries: RefCell<Vec<Exception>>,
+    /// What the present step copies.
+    step: RefCell<Vec<Extent>>,
+    condition: Cell<MergeCondition>,
+    steps: Cell<u64>,
+    closed: Cell<bool>,
+    /// The task has ended.
+    over: Cell<bool>,
+    /// Writes to chunks of the store.
+    writes: Tracked,
+    /// A step ended.
+    progress: Event,
+    jobs: JobPool<(Rc<Self>, Bio)>,
+}
+
+/// Opens the store on `cow` and begins to merge it.
+///
+/// # Errors
+/// [`SnapshotError`], one sentence.
+pub async fn merge(reactor: &Reactor, pool: &BufferPool, setup: MergeSetup) -> Result<Rc<Merge>, SnapshotError> {
+    let MergeSetup { origin, cow, sectors, chunk_sectors } = setup;
+    check_fit("snapshot-merge", &**origin.device(), Sector(0), sectors)?;
+    origin.check_free(&cow)?;
+    if origin.is_merging() {
+        return Err(SnapshotError::Merging);
+    }
+    let chunk_sectors = chunk_for("snapshot-merge", chunk_sectors, &origin, &*cow)?;
+    let Loaded { store, valid, entries } = Store::open(Rc::clone(&cow), pool, chunk_sectors).await?;
+    chunk_for("snapshot-merge", store.layout().chunk_sectors(), &origin, &*cow)?;
+    let mut map = ExceptionMap::default();
+    for &entry in &entries {
+        map.insert(entry);
+    }
+    let condition = if valid { MergeCondition::Active } else { MergeCondition::Invalid };
+    let merge = Rc::new_cyclic(|this| Merge {
+        this: this.clone(),
+        origin: Rc::clone(&origin),
+        cow,
+        sectors,
+        store,
+        map: RefCell::new(map),
+        entries: RefCell::new(entries),
+        step: RefCell::default(),
+        condition: Cell::new(condition),
+        steps: Cell::new(0),
+        closed: Cell::new(false),
+        over: Cell::new(false),
+        writes: Tracked::default(),
+        progress: Event::default(),
+        jobs: reactor.job_pool(REQUESTS_MAX, |(merge, bio): (Rc<Merge>, Bio)| merge.write_later(bio)),
+    });
+    if !reactor.spawn(Rc::clone(&merge).run()) {
+        return Err(BuildError::TooManyTasks { kind: "snapshot-merge" }.into());
+    }
+    origin.merged_by(&merge);
+    Ok(merge)
+}
+
+impl Merge {
+    /// What it tells about itself.
+    #[must_use]
+    pub fn status(&self) -> MergeStatus {
+        let left = self.entries.borrow().len() as u64;
+        MergeStatus { condition: self.condition.get(), usage: self.store.usage(), left, steps: self.steps.get() }
+    }
+
+    /// Waits until nothing is left to be merged, or an error ended it.
+    pub async fn done(&self) {
+        while !self.over.get() {
+            self.progress.after(self.progress.count(), None).await;
+        }
+    }
+
+    /// Ends after the present step. What is left is merged by who opens the store next.
+    pub async fn close(&self) {
+        self.closed.set(true);
+        self.done().await;
+    }
+
+    pub(super) fn cow(&self) -> &Rc<dyn Target> {
+        &self.cow
+    }
+
+    fn layout(&self) -> Layout {
+        self.store.layout()
+    }
+
+    /// The task that merges step by step.
+    async fn run(self: Rc<Self>) {
+        while !self.closed.get() && self.condition.get() == MergeCondition::Active && !self.entries.borrow().is_empty() {
+            let left = self.next_step();
+            let status = Box::pin(self.merge_from(left)).await;
+            if status.is_ok() {
+                self.steps.set(self.steps.get() + 1);
+            } else {
+                tracing::error!(
+                    "snapshot-merge: merging ended with {status:?}; requests go on: mend the device and load it again"
+                );
+                self.condition.set(MergeCondition::Failed);
+            }
+            self.step.borrow_mut().clear();
+            self.progress.raise();
+        }
+        self.over.set(true);
+        self.progress.raise();
+    }
+
+    /// How many entries are left behind the next step.
+    fn next_step(&self) -> usize {
+        let most = usize::try_from((STEP_BYTES / self.layout().chunk_bytes()).max(1)).unwrap_or(1);
+        let entries = self.entries.borrow().len();
+        entries - entries.min(most.min(STEP_ENTRIES))
+    }
+
+    /// The runs of the entries from `left` on: extents of the origin and where they are kept.
+    fn runs(&self, left: usize) -> Vec<(Extent, Sector)> {
+        let mut entries = self.entries.borrow()[left..].to_vec();
+        entries.sort_unstable();
+        let (chunk, end) = (self.layout().chunk_sectors(), self.origin.device().sectors().0);
+        let mut runs: Vec<(Extent, Sector)> = Vec::new();
+        for Exception { old, new } in entries {
+            let start = old.saturating_mul(chunk);
+            let count = SectorCount(chunk.min(end.saturating_sub(start)));
+            match runs.last_mut() {
+                // What the origin does not reach any more has nowhere to go.
+                _ if count.0 == 0 => {}
+                Some((extent, place)) if extent.end().0 == start && place.0 + extent.count.0 == new * chunk => {
+                    extent.count = extent.count + count;
+                }
+                _ => runs.push((Extent::new(Sector(start), count), Sector(new * chunk))),
+            }
+        }
+        runs
+    }
+
+    /// One step: everything from entry `left` on.
+    async fn merge_from(&self, left: usize) -> Status {
+        let runs = self.runs(left);
+        *self.step.borrow_mut() = runs.iter().map(|(extent, _)| *extent).collect();
+        for (extent, _) in &runs {
+            self.writes.clear_of(*extent).await;
+        }
+        all(runs.iter().map(|(extent, _)| self.origin.save(*extent, None))).await;
+        let how = How::default();
+        let copy = |(extent, place): &(Extent, Sector)| {
+            let from = Leg::new(Rc::clone(&self.cow), *place);
+            let to = [Leg::new(Rc::clone(self.origin.device()), extent.start)];
+            let (count, how) = (extent.count, &how);
+            async move { self.origin.engine().copy(&from, &to, count, how).await }
+        };
+        let outcomes = all(runs.iter().map(copy)).await;
+        let mut status = outcomes.iter().fold(Status::Ok, |status, outcome| status.and(outcome.status()));
+        if status.is_ok() {
+            status = call(&**self.origin.device(), Bio::flush()).await.status();
+        }
+        if status.is_ok() {
+            let kept = self.entries.borrow()[..left].to_vec();
+            status = self.store.forget(&kept).await;
+        }
+        if status.is_ok() {
+            let gone = self.entries.borrow_mut().split_off(left);
+            let mut map = self.map.borrow_mut();
+            for exception in gone {
+                map.remove(exception.old);
+            }
+        }
+        status
+    }
+
+    /// What `extent` is made of, as extents of the origin and where they are kept.
+    fn layers(&self, extent: Extent) -> Vec<(Extent, Option<Sector>)> {
+        if self.condition.get() == MergeCondition::Invalid {
+            return vec![(extent, None)];
+        }
+        let chunk = self.layout().chunk_sectors();
+        let layer = |stretch: Stretch| {
+            let start = (stretch.old.start * chunk).max(extent.start.0);
+            let end = (stretch.old.end * chunk).min(extent.end().0);
+            let place = stretch.new.map(|new| Sector(new * chunk + (start - stretch.old.start * chunk)));
+            (Extent::new(Sector(start), SectorCount(end - start)), place)
+        };
+        let chunks = extent.start.0 / chunk..extent.end().0.div_ceil(chunk);
+        self.map.borrow().stretches(chunks).map(layer).collect()
+    }
+
+    fn read(&self, bio: Bio) {
+        let extent = bio.extent();
+        match self.layers(extent).as_slice() {
+            [(_, None)] => self.origin.device().submit(bio),
+            [(_, Some(place))] => self.cow.submit(bio.remap(*place)),
+            layers => {
+                for (part, place) in layers {
+                    let piece = piece_of(&bio, *part);
+                    match place {
+                        Some(place) => self.cow.submit(piece.remap(*place)),
+                        None => self.origin.device().submit(piece),
+                    }
+                }
+                bio.end_after_parts();
+            }
+        }
+    }
+
+    fn write(&self, bio: Bio) {
+        match self.layers(bio.extent()).as_slice() {
+            [(_, None)] => self.origin.change(bio),
+            _ => self.jobs.start((self.this.upgrade().expect("whoever sends a request holds it"), bio)),
+        }
+    }
+
+    /// A write of which a part may go to the store (I3).
+    async fn write_later(self: Rc<Self>, bio: Bio) {
+        let extent = bio.extent();
+        while self.step.borrow().iter().any(|step| step.overlaps(extent)) {
+            self.progress.after(self.progress.count(), None).await;
+        }
+        let slot = self.writes.begin(extent);
+        for (part, place) in self.layers(extent) {
+            let piece = piece_of(&bio, part);
+            match place {
+                Some(place) => self.cow.submit(piece.remap(place)),
+                None => self.origin.change(piece),
+            }
+        }
+        let status = bio.parts_done().await;
+        self.writes.end(slot);
+        bio.end(status);
+    }
+
+    fn flush(&self, bio: Bio) {
+        self.cow.submit(bio.part(0, 0));
+        self.origin.device().submit(bio.part(0, 0));
+        bio.end_after_parts();
+    }
+}
+
+/// The part of `bio` that is over `part`, an extent inside of its own.
+fn piece_of(bio: &Bio, part: Extent) -> Bio {
+    bio.part(part.start.since(bio.sector()).expect("inside").to_bytes(), part.count.to_bytes())
+}
+
+impl Target for Merge {
+    fn kind(&self) -> &'static str {
+        "snapshot-merge"
+    }
+
+    fn limits(&self) -> Limits {
+        let limits = self.cow.limits().stack(self.origin.device().limits());
+        Limits { discard: Ability::No, discard_grain_bytes: 0, write_zeroes: Ability::No, ..limits }
+    }
+
+    fn sectors(&self) -> SectorCount {
+        self.sectors
+    }
+
+    fn submit(&self, bio: Bio) {
+        match bio.op() {
+            Op::Read => self.read(bio),
+            Op::Write => self.write(bio),
+            Op::Flush => self.flush(bio),
+            Op::Discard | Op::WriteZeroes => bio.end(Status::Unsupported),
+        }
+    }
+}

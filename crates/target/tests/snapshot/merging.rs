@@ -1,0 +1,131 @@
+//! A snapshot that goes back into its origin: what is read, what is left, what a crash leaves.
+
+use std::rc::Rc;
+
+use forebay_block::{Op, SectorCount, Status};
+use forebay_reactor::BufferPool;
+use forebay_target::snapshot::options::{Discards, StoreKind};
+use forebay_target::snapshot::{Merge, MergeSetup, Origin, Setup, Snapshot, merge, open};
+
+use crate::rig::{P, Rig, Wish};
+use crate::support::{MemoryDisk, Seen, flush, reactor, read, write};
+
+/// Merges the first store of the rig while `body` looks on; the others are open as snapshots.
+fn merge_with<T>(rig: &Rig, body: impl AsyncFnOnce(&Rc<Merge>, &[Rc<Snapshot>]) -> T) -> T {
+    let (reactor, pool) = (reactor(), BufferPool::default());
+    let origin = Origin::new(&reactor, &pool, MemoryDisk::new(&reactor, Rc::clone(&rig.origin)));
+    let sectors = SectorCount(rig.origin.borrow().bytes.len() as u64 / 512);
+    let run = async {
+        let mut others = Vec::new();
+        for wish in &rig.wishes[1..] {
+            let cow = MemoryDisk::new(&reactor, Rc::clone(&wish.cow));
+            let (origin, chunk_sectors) = (Rc::clone(&origin), wish.chunk_sectors);
+            let (store, discards, coalesce) = (StoreKind::Persistent { overflow: false }, Discards::Refused, true);
+            let setup = Setup { origin, cow, sectors, store, chunk_sectors, discards, coalesce };
+            others.push(open(&reactor, &pool, setup).await.unwrap());
+        }
+        let cow = MemoryDisk::new(&reactor, Rc::clone(&rig.wishes[0].cow));
+        let setup = MergeSetup { origin, cow, sectors, chunk_sectors: rig.wishes[0].chunk_sectors };
+        let merge = merge(&reactor, &pool, setup).await.unwrap();
+        body(&merge, &others).await
+    };
+    let result = reactor.run(run).unwrap();
+    reactor.clear();
+    result
+}
+
+#[test]
+fn when_it_is_done_the_origin_is_the_snapshot() {
+    let wish = Wish::new(P, 8, 700);
+    let rig = Rig::new(8 * 400, std::slice::from_ref(&wish));
+    let mut model = rig.origin_bytes();
+    let mut rng = fastrand::Rng::with_seed(3);
+    rig.run(async |life| {
+        for number in 0..300 {
+            let (sector, byte) = (rng.u64(0..3190), u8::try_from(number % 250).unwrap());
+            let on_snapshot = rng.bool();
+            let target = if on_snapshot { &*life.snapshots[0] as &dyn forebay_block::Target } else { &life.front };
+            assert_eq!(write(target, sector, &[byte; 1024], false).await, Status::Ok);
+            if on_snapshot {
+                let at = usize::try_from(sector * 512).unwrap();
+                model[at..at + 1024].fill(byte);
+            }
+        }
+    });
+    let other = Wish::new(P, 32, 200);
+    let rig = Rig { wishes: vec![wish.clone(), other], ..rig };
+    let before = rig.origin_bytes();
+    merge_with(&rig, async |merge, others| {
+        assert!(read(&**merge, 0, 3200).await.unwrap() == model);
+        assert_eq!(write(&**merge, 100, &[251; 9 * 512], false).await, Status::Ok);
+        model[100 * 512..109 * 512].fill(251);
+        merge.done().await;
+        assert_eq!(merge.status().to_string(), "16/5600 16");
+        assert_eq!(merge.status().left, 0);
+        assert!(read(&**merge, 0, 3200).await.unwrap() == model);
+        assert!(read(&*others[0], 0, 3200).await.unwrap() == before, "the other snapshot keeps what the origin was");
+    });
+    assert!(rig.origin_bytes() == model);
+    assert!(wish.cow.borrow().bytes[4096..4112].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn many_runs_go_under_one_flush_and_entries_are_cleared_after_it() {
+    let wish = Wish::new(P, 8, 700);
+    let rig = Rig::new(8 * 400, std::slice::from_ref(&wish));
+    rig.run(async |life| {
+        for chunk in (0..400).step_by(2) {
+            assert_eq!(write(&*life.snapshots[0], chunk * 8, &[1; 4096], false).await, Status::Ok);
+        }
+    });
+    let tape = Rc::default();
+    rig.origin.borrow_mut().tape = Some((crate::support::tape::Disk::Origin, Rc::clone(&tape)));
+    wish.cow.borrow_mut().tape = Some((crate::support::tape::Disk::Fast, Rc::clone(&tape)));
+    merge_with(&rig, async |merge, _| {
+        merge.done().await;
+        assert_eq!(merge.status().steps, 1);
+    });
+    let steps: Vec<_> = tape.borrow().steps.iter().map(|step| step.seen.clone()).collect();
+    let flush = steps.iter().position(|seen| *seen == Seen::Flush).unwrap();
+    assert_eq!(steps[flush + 1..], [Seen::Write(8, 8, true)], "the flush, then the area");
+    assert_eq!(steps[..flush].iter().filter(|seen| matches!(seen, Seen::Write(..))).count(), 200);
+}
+
+#[test]
+fn an_error_ends_the_merging_and_not_the_device() {
+    let wish = Wish::new(P, 8, 100);
+    let rig = Rig::new(1024, std::slice::from_ref(&wish));
+    rig.run(async |life| assert_eq!(write(&*life.snapshots[0], 0, &[7; 8192], false).await, Status::Ok));
+    rig.origin.borrow_mut().bad.push((Op::Write, 8));
+    merge_with(&rig, async |merge, _| {
+        merge.done().await;
+        assert_eq!(merge.status().to_string(), "Merge failed");
+        assert_eq!(read(&**merge, 0, 16).await, Ok(vec![7; 8192]));
+        assert_eq!(write(&**merge, 8, &[9; 4096], false).await, Status::Ok);
+        assert_eq!(write(&**merge, 80, &[9; 512], false).await, Status::Ok);
+        assert_eq!(flush(&**merge).await, Status::Ok);
+        assert_eq!(read(&**merge, 8, 8).await, Ok(vec![9; 4096]));
+    });
+    rig.origin.borrow_mut().bad.clear();
+    merge_with(&rig, async |merge, _| {
+        merge.done().await;
+        assert_eq!(merge.status().to_string(), "16/800 16");
+    });
+    assert_eq!(rig.origin_bytes()[8 * 512], 9);
+}
+
+#[test]
+fn a_lost_snapshot_is_not_merged() {
+    let wish = Wish::new(P, 8, 100);
+    let rig = Rig::new(1024, std::slice::from_ref(&wish));
+    rig.run(async |life| assert_eq!(write(&*life.snapshots[0], 0, &[7; 8192], false).await, Status::Ok));
+    wish.cow.borrow_mut().bytes[4] = 0;
+    let before = rig.origin_bytes();
+    merge_with(&rig, async |merge, _| {
+        merge.done().await;
+        assert_eq!(merge.status().to_string(), "Invalid");
+        assert_eq!(read(&**merge, 0, 16).await, Ok(before[..8192].to_vec()));
+        assert_eq!(write(&**merge, 0, &[3; 512], false).await, Status::Ok);
+    });
+    assert_eq!(rig.origin_bytes()[0], 3);
+}
