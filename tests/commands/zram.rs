@@ -1,4 +1,5 @@
 //! The compressed RAM disk of the real binary: fio's checksums, copies by libnbd, and what status says.
+//! Images are in `image`.
 #![forbid(unsafe_code)]
 
 use forebay_tests::nbd::{Client, command};
@@ -6,6 +7,9 @@ use forebay_tests::server::forebay;
 use forebay_tests::{Scratch, Server, require, require_root, run};
 use std::path::Path;
 use std::time::Duration;
+
+#[path = "zram/image.rs"]
+mod image;
 
 const MIB: u64 = 1 << 20;
 

@@ -229,6 +229,22 @@ pub enum ZramCommand {
     /// Write an attribute, and wait until what that asks for is done
     #[command(after_help = ZRAM_HELP)]
     Set(ZramSetFlags),
+    /// Save the whole disk to a file, which is there in whole or not at all; writes wait meanwhile
+    Save(ZramImageFlags),
+    /// Restore a disk that is empty from a file that was saved
+    Restore(ZramImageFlags),
+}
+
+/// `forebay zram save` and `forebay zram restore`.
+#[derive(Debug, Args)]
+pub struct ZramImageFlags {
+    /// The device
+    pub device: String,
+    /// The file
+    pub file: PathBuf,
+    /// The server.
+    #[command(flatten)]
+    pub reach: Reach,
 }
 
 /// `forebay zram status`.

@@ -65,6 +65,8 @@ fn run(command: Command) -> Outcome {
             ZramCommand::Advise { files } => advise::run(&files),
             ZramCommand::Get(flags) => control::zram_get(&flags),
             ZramCommand::Set(flags) => control::zram_set(&flags),
+            ZramCommand::Save(flags) => control::zram_save(&flags),
+            ZramCommand::Restore(flags) => control::zram_restore(&flags),
         },
         Command::Bench { command } => bench::run(&command),
         Command::Completions { shell } => pages::completions(shell),

@@ -4,6 +4,7 @@
 //!   TableText ── each row ──▶ open devices ──▶ make its target ──▶ Row      all rows ──▶ Table
 //! ```
 
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use forebay_block::{Extent, Row, Sector, Target};
@@ -25,6 +26,7 @@ use forebay_target::zram::options::ZramOptions;
 use forebay_target::zram::{self, BackingSetup, CodecParams, Zram, ZramError};
 
 use crate::device::{DeviceName, Devices, OpenDevice};
+use crate::image::{ImageFileError, Kept};
 use crate::snapshots::{OpenSnapshot, Wish};
 use crate::stack::{OpenCache, OpenError};
 use crate::text::{Detour, Place, RowText, TargetText};
@@ -38,6 +40,8 @@ pub(crate) struct Parts {
     pub(crate) counters: Vec<(Extent, Rc<Stats>)>,
     pub(crate) zrams: Vec<(Extent, Rc<Zram>)>,
     pub(crate) snapshots: Vec<OpenSnapshot>,
+    /// Disks that are kept in files.
+    pub(crate) images: Vec<Kept>,
     pub(crate) devices: Vec<OpenDevice>,
 }
 
@@ -59,6 +63,8 @@ enum Trouble {
     Zram(ZramError),
     Snapshot { cow: String, origin: String, error: SnapshotError },
     Dictionary { path: String, error: std::io::Error },
+    Image(ImageFileError),
+    SameImage(PathBuf),
 }
 
 impl From<DeviceError> for Trouble {
@@ -82,6 +88,8 @@ impl Assembly<'_> {
             Trouble::Build(source) => OpenError::Target { line, source },
             Trouble::Same(name, role) => OpenError::SameDevice { line, name, role },
             Trouble::Zram(source) => OpenError::Zram { line, source },
+            Trouble::Image(source) => OpenError::Image { line, source },
+            Trouble::SameImage(path) => OpenError::SameImage { line, path },
             Trouble::Dictionary { path, error } => OpenError::Dictionary { line, path, source: error },
             Trouble::Snapshot { cow, origin, error } => OpenError::Snapshot { line, cow, origin, source: error },
             Trouble::Cache { fast, origin, error } => OpenError::Cache { line, fast, origin, source: error },
@@ -120,7 +128,7 @@ impl Assembly<'_> {
                 let log = self.open(log)?;
                 Rc::new(LogWrites::new(below, log)?)
             }
-            TargetText::Zram { options, backing } => self.zram(&reactor, options, backing.as_ref(), row.extent)?,
+            TargetText::Zram { options, backing } => Box::pin(self.zram(&reactor, options, backing.as_ref(), row.extent)).await?,
             TargetText::Writecache { args, origin, fast } => {
                 Box::pin(self.cache(&reactor, args, [origin, fast], row.extent)).await?
             }
@@ -160,7 +168,7 @@ impl Assembly<'_> {
         Ok(Leg { below: self.linear(&detour.place, extent)?, delay: detour.delay })
     }
 
-    fn zram(
+    async fn zram(
         &mut self,
         reactor: &Reactor,
         options: &ZramOptions,
@@ -179,6 +187,12 @@ impl Assembly<'_> {
         let (mem_limit, recompression) = (options.mem_limit, options.recompression.clone());
         let setup = zram::Setup { sectors: extent.count, codec, mem_limit, backing, recompression };
         let disk = Zram::new(reactor, self.pool, &setup).map_err(Trouble::Zram)?;
+        if let Some(path) = options.image.as_ref().map(PathBuf::from) {
+            if self.parts.images.iter().any(|kept| kept.path() == path) {
+                return Err(Trouble::SameImage(path));
+            }
+            self.parts.images.push(Box::pin(Kept::restore(reactor, &disk, &path)).await.map_err(Trouble::Image)?);
+        }
         self.parts.zrams.push((extent, Rc::clone(&disk)));
         Ok(disk)
     }

@@ -37,6 +37,7 @@
 
 mod assemble;
 mod device;
+mod image;
 mod request;
 mod side;
 mod snapshots;
@@ -52,6 +53,7 @@ pub use forebay_target::snapshot;
 pub use forebay_target::stats::OpCounts;
 
 pub use crate::device::{DeviceName, Devices, parse_bytes};
+pub use crate::image::ImageFileError;
 pub use crate::request::{Command, Disk, DiskError, DiskOptions, Payload, RequestError, Transfer};
 pub use crate::side::{SideFile, known_as};
 pub use crate::snapshots::ViewStatus;

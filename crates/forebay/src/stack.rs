@@ -9,6 +9,7 @@
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -25,6 +26,7 @@ use forebay_target::zram::{Zram, ZramError};
 
 use crate::assemble::{Assembly, Parts};
 use crate::device::{Devices, OpenDevice};
+use crate::image::{self, ImageFileError, Kept};
 use crate::snapshots::{OpenSnapshot, close_all};
 use crate::status::{CacheLayer, CountedLayer, DeviceLayer, StackStatus, ZramLayer};
 use crate::text::{TableText, TextError};
@@ -94,6 +96,22 @@ pub enum OpenError {
         /// Why.
         source: SnapshotError,
     },
+    /// A compressed RAM disk cannot be restored.
+    #[error("table line {line}: {source}")]
+    Image {
+        /// Place in the text, from 1.
+        line: usize,
+        /// Why.
+        source: ImageFileError,
+    },
+    /// One image for two disks.
+    #[error("table line {line}: {} is the image of another disk: give each its own", path.display())]
+    SameImage {
+        /// Place in the text, from 1.
+        line: usize,
+        /// The image.
+        path: PathBuf,
+    },
     /// One device in two roles.
     #[error("table line {line}: {name} cannot be its own {role}: give two devices")]
     SameDevice {
@@ -147,6 +165,7 @@ pub struct Stack {
     counters: Vec<(Extent, Rc<Stats>)>,
     zrams: Vec<(Extent, Rc<Zram>)>,
     snapshots: Vec<OpenSnapshot>,
+    images: Vec<Kept>,
     devices: Vec<OpenDevice>,
     /// What the rows are called in table lines.
     kinds: Vec<&'static str>,
@@ -196,11 +215,11 @@ impl Stack {
                 return Err(error.into());
             }
         };
-        let Parts { kinds, caches, counters, zrams, snapshots, devices: opened, .. } = assembly.parts;
+        let Parts { kinds, caches, counters, zrams, snapshots, images, devices: opened, .. } = assembly.parts;
         let reactor = devices.reactor().clone();
         let suspended = Cell::new(false);
         let name = name.to_owned();
-        Ok(Self { name, reactor, table, kinds, caches, counters, zrams, snapshots, devices: opened, suspended })
+        Ok(Self { name, reactor, table, kinds, caches, counters, zrams, snapshots, images, devices: opened, suspended })
     }
 
     /// What it is called.
@@ -237,6 +256,24 @@ impl Stack {
             [] => Err(StackError::NoZram(name())),
             _ => Err(StackError::SeveralZrams(name())),
         }
+    }
+
+    /// Saves its compressed RAM disk to a file, which is there in whole or not at all; the bytes of
+    /// the file. Changes of the disk wait meanwhile.
+    ///
+    /// # Errors
+    /// When it has no such disk, or several, or the image cannot be written.
+    pub async fn save_image(&self, path: &Path) -> Result<u64, StackError> {
+        Ok(Box::pin(image::save(&self.reactor, self.zram()?, path)).await?)
+    }
+
+    /// Restores its compressed RAM disk, which must be empty, from a file; the pages that it holds then.
+    /// Requests wait meanwhile.
+    ///
+    /// # Errors
+    /// When it has no such disk, or several, or the file is not an image for it; the disk is empty then.
+    pub async fn restore_image(&self, path: &Path) -> Result<u64, StackError> {
+        Ok(Box::pin(image::restore(&self.reactor, self.zram()?, path)).await?)
     }
 
     /// What its layers did so far.
@@ -338,11 +375,11 @@ impl Stack {
         result
     }
 
-    /// Makes everything durable and ends the caches; dirty blocks stay in them. The last thing done
-    /// to a stack, once nobody submits to it any more.
+    /// Makes everything durable, saves the disks that have an image, and ends the caches; dirty blocks
+    /// stay in them. The last thing done to a stack, once nobody submits to it any more.
     ///
     /// # Errors
-    /// When not everything could be committed.
+    /// When not everything could be committed or saved.
     pub async fn close(&self) -> Result<(), StackError> {
         let mut flushed = Status::Ok;
         // A cache flushes what is below it when it closes, and holds flushes while it is suspended.
@@ -354,7 +391,11 @@ impl Stack {
             zram.close().await;
         }
         close_all(&self.snapshots).await;
-        if flushed.and(closed).is_ok() { Ok(()) } else { Err(StackError::Commit(self.name.clone())) }
+        let mut saved = Ok(());
+        for kept in &self.images {
+            saved = saved.and(Box::pin(kept.save(&self.reactor)).await);
+        }
+        if flushed.and(closed).is_ok() { Ok(saved?) } else { Err(StackError::Commit(self.name.clone())) }
     }
 }
 
@@ -376,6 +417,9 @@ pub enum StackError {
     /// Attributes of one disk only.
     #[error("{0} has several compressed RAM disks: serve each as a device of its own")]
     SeveralZrams(String),
+    /// A compressed RAM disk was not saved or restored.
+    #[error(transparent)]
+    Image(#[from] ImageFileError),
     /// The cache refused.
     #[error(transparent)]
     Message(#[from] MessageError),

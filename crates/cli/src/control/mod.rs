@@ -13,7 +13,7 @@ mod zram;
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum as _;
@@ -22,7 +22,7 @@ use self::protocol::{Reply, Request, ServerReport};
 pub use self::socket::ControlSocket;
 pub use self::zram::status as zram_status;
 use crate::failure::{Failure, Outcome, say};
-use crate::flags::{DeviceFlags, MessageFlags, StatusFlags, ZramGetFlags, ZramSetFlags};
+use crate::flags::{DeviceFlags, MessageFlags, StatusFlags, ZramGetFlags, ZramImageFlags, ZramSetFlags};
 
 /// `forebay status`.
 pub fn status(flags: &StatusFlags) -> Outcome {
@@ -76,6 +76,21 @@ pub fn zram_set(flags: &ZramSetFlags) -> Outcome {
     let (device, name) = (flags.device.clone(), flags.name.clone());
     let value = flags.value.join(" ");
     done(&flags.reach.control, &Request::ZramSet { device, name, value })
+}
+
+/// `forebay zram save`.
+pub fn zram_save(flags: &ZramImageFlags) -> Outcome {
+    done(&flags.reach.control, &Request::ZramSave { device: flags.device.clone(), path: whole(&flags.file)? })
+}
+
+/// `forebay zram restore`.
+pub fn zram_restore(flags: &ZramImageFlags) -> Outcome {
+    done(&flags.reach.control, &Request::ZramRestore { device: flags.device.clone(), path: whole(&flags.file)? })
+}
+
+/// The path as the server finds it, which may work in another folder.
+fn whole(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|error| Failure::because(format!("looking for {}", path.display()), &error))
 }
 
 fn done(control: &Path, request: &Request) -> Outcome {

@@ -10,6 +10,8 @@
 //! Ratios are null where nothing was counted yet. Units are in the names; counts only grow, but
 //! where they are said to be of now.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 /// Longest line, bytes: far more than any request needs.
@@ -51,6 +53,20 @@ pub enum Request {
         name: String,
         /// What to write.
         value: String,
+    },
+    /// Save a compressed RAM disk to a file.
+    ZramSave {
+        /// Which.
+        device: String,
+        /// The file, by its whole path.
+        path: PathBuf,
+    },
+    /// Restore one that is empty from a file.
+    ZramRestore {
+        /// Which.
+        device: String,
+        /// The file, by its whole path.
+        path: PathBuf,
     },
     /// Let requests in again.
     Resume {

@@ -170,6 +170,14 @@ impl Client {
                 Ok(zram) => zram.set(&name, &value).await.map_err(|error| error.to_string()),
                 Err(sentence) => Err(sentence),
             },
+            Ok(Request::ZramSave { device, path }) => match report::find(&self.running, &device) {
+                Ok(stack) => Box::pin(stack.save_image(&path)).await.map(|_| ()).map_err(|error| error.to_string()),
+                Err(sentence) => Err(sentence),
+            },
+            Ok(Request::ZramRestore { device, path }) => match report::find(&self.running, &device) {
+                Ok(stack) => Box::pin(stack.restore_image(&path)).await.map(|_| ()).map_err(|error| error.to_string()),
+                Err(sentence) => Err(sentence),
+            },
             Ok(Request::Message { device, word }) => match report::meant(&self.running, device.as_deref()) {
                 Ok(stack) => stack.message(&[&word]).await.map_err(|error| error.to_string()),
                 Err(sentence) => Err(sentence),

@@ -46,7 +46,7 @@ pub enum AttributeError {
     Fixed(String),
     /// Something goes on.
     #[error(
-        "pages of this disk are being written back or compressed again, or it serves requests: wait until that is done (EBUSY)"
+        "this disk serves requests, or is written back, compressed again, saved or restored: wait until that is done (EBUSY)"
     )]
     Busy,
     /// A codec that pages depend on.
@@ -229,7 +229,7 @@ impl Zram {
     }
 
     fn exchange(&self, priority: Priority, params: CodecParams) -> Result<(), AttributeError> {
-        let serving = self.is_serving();
+        let serving = self.is_serving() || !self.door.is_open();
         let mut pages = self.pages.borrow_mut();
         let decoder = |params: &CodecParams| (params.algorithm, params.dictionary.clone());
         let same = pages.codecs.params(priority).is_some_and(|old| decoder(old) == decoder(&params));
@@ -237,7 +237,7 @@ impl Zram {
             return Err(AttributeError::InUse(priority.0));
         }
         if !same && serving {
-            // A read may still unpack an object that is gone from the table.
+            // A read may still unpack an object that is gone from the table, and an image name its codec.
             return Err(AttributeError::Busy);
         }
         pages.codecs.set(priority, params)?;
@@ -257,9 +257,14 @@ impl Zram {
     /// # Panics
     /// Never: the codecs were made from the same parameters before.
     pub fn reset(&self) -> Result<(), AttributeError> {
-        if self.is_serving() || self.recompression.running.get() || self.backing.as_ref().is_some_and(super::Backing::is_busy) {
+        if self.is_serving()
+            || !self.door.is_open()
+            || self.recompression.running.get()
+            || self.backing.as_ref().is_some_and(super::Backing::is_busy)
+        {
             return Err(AttributeError::Busy);
         }
+        self.door.count_change();
         let codecs = Codecs::new(&self.codecs).expect("codecs of these parameters were made before");
         let mut pages = self.pages.borrow_mut();
         let blocks = pages.blocks.as_ref().map(super::Blocks::emptied);

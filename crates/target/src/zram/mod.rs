@@ -6,6 +6,7 @@
 //!                              └───────▶ table.rs          which page is where
 //!   command ─▶ attributes.rs ─▶ backing/                   pages leave memory, and come back
 //!                           └─▶ recompress/                objects become smaller
+//!   save, restore ────────────▶ image/                     everything, to a file and back
 //! ```
 //!
 //! What comes before: the table row that the disk serves (`block/target.rs`). What comes after: the
@@ -16,7 +17,7 @@
 //!    whole; nothing can come between, since the page is in memory then and no step waits. That is
 //!    why no range is locked.
 //! 2. A page that was never written, or was discarded, reads as zeroes and takes no memory.
-//! 3. Nothing outlives the process; flushes have nothing to do.
+//! 3. Nothing outlives the process but what is saved to an image; flushes have nothing to do.
 //!
 //! Errors of bios: [`Status::NoSpace`] for writes over the memory limit, which leave what was there;
 //! [`Status::IoError`] outside of the disk, and for pages that the backing device lost.
@@ -26,6 +27,7 @@
 mod attributes;
 mod backing;
 mod codec;
+pub mod image;
 mod memory;
 pub mod options;
 mod pages;
@@ -138,6 +140,7 @@ pub struct Zram {
     policy: Option<Policy>,
     recompression: Recompression,
     counts: Counts,
+    door: image::Door,
     /// Nothing is written back any more.
     closed: Cell<bool>,
     reads: OnceCell<JobPool<(Rc<Zram>, Bio)>>,
@@ -224,6 +227,7 @@ impl Zram {
             policy: rules.map(|rules| Policy::new(rules, reactor.now())),
             recompression: Recompression::new(&setup.recompression),
             counts: Counts::default(),
+            door: image::Door::default(),
             closed: Cell::new(false),
             reads: OnceCell::new(),
             changes: OnceCell::new(),
@@ -323,6 +327,9 @@ impl Zram {
         if !status.is_ok() {
             add(if bio.op() == Op::Read { &self.counts.failed_reads } else { &self.counts.failed_writes }, 1);
         }
+        if !matches!(bio.op(), Op::Read | Op::Flush) {
+            self.door.count_change();
+        }
         if let Some(policy) = self.policy.as_ref().filter(|_| bio.op() == Op::Write) {
             let pages = self.pages.borrow();
             if policy.concerns(pages.frames_used(), pages.frames_limit) {
@@ -401,6 +408,9 @@ impl Target for Zram {
     fn submit(&self, bio: Bio) {
         if !self.is_inside(&bio) {
             return bio.end(Status::IoError);
+        }
+        if self.door.holds(bio.op()) {
+            return self.door.park(bio);
         }
         let jobs = match bio.op() {
             Op::Read if self.is_away(&bio) => &self.reads,

@@ -10,6 +10,7 @@
 //! | `level` | 1 to 22 for zstd, 1 to 9 for deflate | 3, 6 |
 //! | `dict` | path of a dictionary for zstd | none |
 //! | `backing_dev` | file, block device or `ram:SIZE`; its content is lost | none |
+//! | `image` | file that the disk is restored from when it is there, and saved to in the end | none |
 //! | `range_pages` | blocks of 4 KiB of one write to it, 1 to 256 | what the device prefers |
 //! | `packed` | `yes`: objects are written as they are, several to a block | `no` |
 //! | `idle_after` | seconds after which a page is written back that nobody asked for | never |
@@ -37,6 +38,8 @@ pub struct ZramOptions {
     pub mem_limit: u64,
     /// Where pages can be written back to.
     pub backing: Option<String>,
+    /// Path of the file that the disk is restored from and saved to.
+    pub image: Option<String>,
     /// How that is done.
     pub writeback: BackingOptions,
     /// How pages that stay become smaller.
@@ -51,7 +54,7 @@ pub enum OptionError {
     Word(String),
     /// A name that is not one.
     #[error(
-        "zram has no option {0:?}: use algo, level, dict, mem_limit, backing_dev, range_pages, packed, idle_after, spill_at, spill_rate, spill_daily, recomp or recompress_after"
+        "zram has no option {0:?}: use algo, level, dict, mem_limit, backing_dev, image, range_pages, packed, idle_after, spill_at, spill_rate, spill_daily, recomp or recompress_after"
     )]
     Name(String),
     /// A name given twice.
@@ -110,6 +113,8 @@ impl ZramOptions {
             "mem_limit" => self.mem_limit = size(value).ok_or_else(|| wrong("mem_limit", "a size such as 256M"))?,
             "backing_dev" if value.is_empty() => return Err(wrong("backing_dev", "the path of a file or block device")),
             "backing_dev" => self.backing = Some(value.to_owned()),
+            "image" if value.is_empty() => return Err(wrong("image", "the path of a file")),
+            "image" => self.image = Some(value.to_owned()),
             "range_pages" => {
                 let pages = value.parse().ok().filter(|pages| (1..=256).contains(pages));
                 self.writeback.range_pages = Some(pages.ok_or_else(|| wrong("range_pages", "1 to 256"))?);
@@ -212,7 +217,8 @@ mod tests {
         let codecs: Vec<_> = options.recompression.codecs.iter().map(|codec| (codec.algorithm, codec.level)).collect();
         assert_eq!(codecs, [(Algorithm::Zstd, None), (Algorithm::Deflate, Some(9))]);
         assert_eq!(options.recompression.after_s, Some(60));
-        let options = parse("backing_dev=/dev/sdb range_pages=32 packed=yes").unwrap();
+        let options = parse("image=disk.img backing_dev=/dev/sdb range_pages=32 packed=yes").unwrap();
+        assert_eq!(options.image.as_deref(), Some("disk.img"));
         let writeback = options.writeback;
         assert_eq!((options.backing.as_deref(), writeback.range_pages, writeback.packed), (Some("/dev/sdb"), Some(32), true));
     }
@@ -223,7 +229,7 @@ mod tests {
             ("lz4", "\"lz4\" is not an option of zram: write NAME=VALUE, as in algo=lz4"),
             (
                 "speed=1",
-                "zram has no option \"speed\": use algo, level, dict, mem_limit, backing_dev, range_pages, packed, idle_after, spill_at, spill_rate, spill_daily, recomp or recompress_after",
+                "zram has no option \"speed\": use algo, level, dict, mem_limit, backing_dev, image, range_pages, packed, idle_after, spill_at, spill_rate, spill_daily, recomp or recompress_after",
             ),
             ("algo=lz4 algo=lz4", "the option algo of zram is given twice: leave one out"),
             ("algo=lzma", "\"lzma\" is no algo of zram: use lz4, zstd, deflate or store"),
@@ -247,6 +253,7 @@ mod tests {
             ),
             ("recomp=zstd recompress_after=0", "\"0\" is no recompress_after of zram: use a number of seconds"),
             ("recompress_after=9", "recompress_after of zram needs a second codec: add recomp=NAME, as in recomp=zstd"),
+            ("image=", "\"\" is no image of zram: use the path of a file"),
             ("dict=", "\"\" is no dict of zram: use the path of a dictionary"),
         ] {
             assert_eq!(parse(text), Err(sentence.to_owned()), "{text}");

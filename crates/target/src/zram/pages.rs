@@ -13,6 +13,7 @@
 //!
 //! Pages are numbered in units of 4096 bytes; times are seconds of the reactor's clock.
 
+mod adopt;
 mod recompress;
 
 use std::fmt::Write as _;
@@ -77,7 +78,7 @@ pub(super) struct Pages {
 }
 
 /// The word that a page repeats, if it does.
-fn repeated_word(page: &[u8; PAGE]) -> Option<u64> {
+pub(super) fn repeated_word(page: &[u8; PAGE]) -> Option<u64> {
     let (words, _) = page.as_chunks::<8>();
     let (first, rest) = words.split_first().expect("a page has words");
     rest.iter().all(|word| word == first).then(|| u64::from_le_bytes(*first))
@@ -193,6 +194,12 @@ impl Pages {
         }
         let Self { objects, codecs, gathered, page, .. } = self;
         unpack(objects, codecs, slot, gathered, page)
+    }
+
+    /// The object of a page in memory, as it is kept: 4096 bytes of a page that is kept whole.
+    pub(super) fn object<'a>(&'a self, slot: Slot, buffer: &'a mut [u8; PAGE]) -> &'a [u8] {
+        debug_assert!(slot.in_memory(), "only pages in memory have objects");
+        self.objects.read(slot.bytes(), slot.value, buffer)
     }
 
     /// Puts the content of a page in memory into `to`, which counts as no access.

@@ -160,6 +160,9 @@ impl Zram {
         while let (Ok(()), Some(page)) = (done, self.edge_away(&bio)) {
             done = self.bring_back(page).await;
         }
+        if self.door.holds(bio.op()) {
+            return self.door.park(bio);
+        }
         // Nothing waits between the last look and the change.
         let done = done.and_then(|()| self.serve(&bio));
         self.end(bio, done);

@@ -32,7 +32,7 @@ use crate::event::Event;
 pub use self::policy::Rules;
 pub(super) use self::policy::{Policy, follow};
 pub use self::writeback::WritebackError;
-pub(super) use self::writeback::{Batch, write_batch};
+pub(super) use self::writeback::{Batch, give_way, write_batch};
 
 /// Requests in flight while pages are written back, where nothing else is said: the kernel's number.
 pub(super) const BATCHES: u32 = 32;

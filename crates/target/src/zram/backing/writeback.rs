@@ -157,13 +157,19 @@ impl Zram {
         Ok(Some(Batch { run: Run { count: used, ..run }, leaving, buffer }))
     }
 
-    /// Waits until nothing is written back any more, and lets nothing begin.
+    /// Waits until nothing is written back or saved any more, and lets nothing be written back.
     pub async fn close(&self) {
+        self.door.wait_until_open().await;
         self.closed.set(true);
         if let Some(policy) = &self.policy {
             policy.work.raise();
         }
         self.recompression.rouse();
+        self.wait_for_writeback().await;
+    }
+
+    /// Waits until nothing is being written back.
+    pub(in super::super) async fn wait_for_writeback(&self) {
         if let Some(backing) = &self.backing {
             while backing.is_busy() {
                 backing.ended.after(backing.ended.count(), None).await;
@@ -267,7 +273,7 @@ fn settle(zram: &Zram, backing: &Backing, batch: &Batch, bad: &[u64]) {
 }
 
 /// Lets everybody else have a turn.
-async fn give_way() {
+pub(in super::super) async fn give_way() {
     let mut gave = false;
     poll_fn(|cx| {
         if std::mem::replace(&mut gave, true) {

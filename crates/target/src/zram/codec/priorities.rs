@@ -57,6 +57,20 @@ impl Codecs {
         Ok(codecs)
     }
 
+    /// Codecs of the same parameters, with working memory of their own.
+    ///
+    /// # Errors
+    /// [`CodecError`].
+    pub(in super::super) fn again(&self) -> Result<Self, CodecError> {
+        let mut codecs = Self { places: [const { None }; 4] };
+        for priority in Priority::ALL {
+            if let Some(params) = self.params(priority) {
+                codecs.set(priority, params.clone())?;
+            }
+        }
+        Ok(codecs)
+    }
+
     /// Puts a codec in its place; the old one stays where that fails.
     ///
     /// # Errors
