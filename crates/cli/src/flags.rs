@@ -1,11 +1,15 @@
 //! The one table of commands and options: help, man pages and completions all come from it.
 
+mod copy;
+
 use std::num::NonZero;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use forebay::Engine;
 use forebay_export::uri::Uri;
+
+pub use self::copy::{CompareFlags, CopyFlags};
 
 /// A block layer in userspace that gathers small I/O into few large requests.
 ///
@@ -49,6 +53,13 @@ pub enum Command {
     Suspend(DeviceFlags),
     /// Let a suspended device's requests in again
     Resume(DeviceFlags),
+    /// Copy files and devices, to any number of destinations at once
+    #[command(after_help = copy::COPY_HELP)]
+    Copy(CopyFlags),
+    /// Compare two files or devices: exit status 0 the same, 1 different, 2 an error
+    #[command(after_help = "Messages and exit status are those of `qemu-img compare`. Where one is longer, the rest of it must \
+                            be zero.")]
+    Compare(CompareFlags),
     /// Look at, check or empty a cache that nobody serves
     Cache {
         /// What to do with it.

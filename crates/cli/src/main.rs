@@ -3,19 +3,21 @@
 //! ```text
 //!   flags ─▶ serve/ ─ config, embedded        one process, one reactor
 //!        ├─▶ control/ ─ status                asks a running server
+//!        ├─▶ copy/                            files and devices through the copy engine
 //!        ├─▶ offline/                         works on a cache that nobody serves
 //!        └─▶ pages                            completions and man pages
 //! ```
 //!
 //! 1. Every failure is one sentence on standard error: what, which file or argument, what to do.
-//! 2. The exit status is 0 for success, 2 for wrong usage, 1 for everything else; `cache check` has
-//!    its own meanings.
+//! 2. The exit status is 0 for success, 2 for wrong usage, 1 for everything else; `cache check` and
+//!    `compare` have their own meanings.
 #![forbid(unsafe_code)]
 
 mod advise;
 mod bench;
 mod config;
 mod control;
+mod copy;
 mod embedded;
 mod failure;
 mod figures;
@@ -55,6 +57,8 @@ fn run(command: Command) -> Outcome {
         Command::Message(flags) => control::message(&flags),
         Command::Suspend(flags) => control::suspend(&flags),
         Command::Resume(flags) => control::resume(&flags),
+        Command::Copy(flags) => copy::run(&flags),
+        Command::Compare(flags) => copy::compare(&flags),
         Command::Cache { command } => match command {
             CacheCommand::Dump(flags) => offline::dump(&flags),
             CacheCommand::Check(flags) => offline::check(&flags),

@@ -160,6 +160,14 @@ impl Devices {
         })
     }
 
+    /// Opens what `name` names as a target by itself, or gives what is open already.
+    ///
+    /// # Errors
+    /// [`DeviceError`], one sentence.
+    pub fn target(&self, name: &DeviceName, read_only: bool) -> Result<Rc<dyn Target>, DeviceError> {
+        self.open(name, read_only).map(|device| device.target)
+    }
+
     /// A file that is open already, for the same kind of access.
     fn find(&self, identity: Option<Identity>, read_only: bool) -> Option<OpenDevice> {
         let opened = self.opened.borrow();
