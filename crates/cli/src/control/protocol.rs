@@ -293,6 +293,12 @@ pub struct ZramReport {
     pub backing_blocks: u64,
     /// Pages read from it.
     pub backing_reads: u64,
+    /// Requests that read them; what was read ahead needs none.
+    pub backing_read_requests: u64,
+    /// Pages that came back into memory because they were read.
+    pub backing_promoted: u64,
+    /// Freed blocks that were discarded.
+    pub backing_discards: u64,
     /// Blocks of 4096 bytes written to it.
     pub backing_writes: u64,
     /// Pages that left memory by that; more than blocks where objects are packed.

@@ -127,12 +127,18 @@ fn zram_text(text: &mut String, zram: &ZramReport) {
 fn backing_text(text: &mut String, zram: &ZramReport) {
     let (left, requests) = (count(zram.backing_left), count(zram.backing_requests));
     let mean = ratio(zram.pages_per_backing_request);
-    let (read, used, written) = (count(zram.backing_reads), count(zram.backing_blocks), count(zram.backing_writes));
+    let (used, written) = (count(zram.backing_blocks), count(zram.backing_writes));
+    let head = format!("{used} blocks of the backing device in use");
+    line(text, 2, &format!("{head}; {left} pages left in {written} blocks, by {requests} requests, {mean} each"));
     line(
         text,
         2,
         &format!(
-            "{used} blocks of the backing device in use; {left} pages left in {written} blocks, by {requests} requests, {mean} each; {read} read"
+            "{} pages read by {} requests, {} came back into memory; {} freed blocks discarded",
+            count(zram.backing_reads),
+            count(zram.backing_read_requests),
+            count(zram.backing_promoted),
+            count(zram.backing_discards),
         ),
     );
 }

@@ -100,7 +100,7 @@ fn backing(rng: &mut Rng) -> BackingOptions {
         rules.rate_bytes = rng.bool().then(|| rng.u64(1..100) * 4096);
         rules.daily_bytes = rng.bool().then(|| rng.u64(1..1000) * 4096);
     }
-    BackingOptions { range_pages, packed: rng.bool(), rules }
+    BackingOptions { range_pages, packed: rng.bool(), promote: rng.u32(0..3) == 0, keep_freed: rng.bool(), rules }
 }
 
 fn disk(rng: &mut Rng, blocks: usize, faults: bool) -> DiskOptions {

@@ -274,9 +274,7 @@ impl Zram {
             counter.set(0);
         }
         if let Some(backing) = &self.backing {
-            for counter in [&backing.reads, &backing.writes, &backing.left, &backing.requests] {
-                counter.set(0);
-            }
+            backing.forget();
         }
         Ok(())
     }

@@ -44,7 +44,7 @@ use forebay_block::{Ability, Bio, BvecIter, Extent, Limits, Op, Sector, SectorCo
 use forebay_reactor::{BufferPool, JobPool, Reactor};
 
 pub use self::attributes::AttributeError;
-use self::backing::blocks::Blocks;
+use self::backing::blocks::{Blocks, Run as BlockRun};
 use self::backing::{BATCHES_MAX, Backing, Batch, Policy};
 pub use self::backing::{BackingOptions, BackingSetup, Rules, WritebackError};
 use self::codec::Codecs;
@@ -146,6 +146,7 @@ pub struct Zram {
     reads: OnceCell<JobPool<(Rc<Zram>, Bio)>>,
     changes: OnceCell<JobPool<(Rc<Zram>, Bio)>>,
     batches: OnceCell<JobPool<(Rc<Zram>, Batch)>>,
+    discards: OnceCell<JobPool<(Rc<Zram>, Vec<BlockRun>)>>,
 }
 
 /// A stretch of a request inside one page.
@@ -232,12 +233,14 @@ impl Zram {
             reads: OnceCell::new(),
             changes: OnceCell::new(),
             batches: OnceCell::new(),
+            discards: OnceCell::new(),
         });
         if disk.backing.is_some() {
             let (reads, changes) = (&disk.reads, &disk.changes);
             reads.get_or_init(|| reactor.job_pool(JOBS_MAX, |(disk, bio): (Rc<Self>, Bio)| disk.read_away(bio)));
             changes.get_or_init(|| reactor.job_pool(JOBS_MAX, |(disk, bio): (Rc<Self>, Bio)| disk.change_away(bio)));
             disk.batches.get_or_init(|| reactor.job_pool(BATCHES_MAX, backing::write_batch));
+            disk.discards.get_or_init(|| reactor.job_pool(1, backing::discard));
         }
         let policy = rules.is_none() || reactor.spawn(backing::follow(Rc::downgrade(&disk)));
         let shrinking = !disk.recompression.is_ruled() || reactor.spawn(recompress::follow(Rc::downgrade(&disk)));
@@ -330,16 +333,23 @@ impl Zram {
         if !matches!(bio.op(), Op::Read | Op::Flush) {
             self.door.count_change();
         }
-        if let Some(policy) = self.policy.as_ref().filter(|_| bio.op() == Op::Write) {
-            let pages = self.pages.borrow();
-            if policy.concerns(pages.frames_used(), pages.frames_limit) {
-                policy.work.raise();
-            }
+        if bio.op() == Op::Write {
+            self.note_growth();
         }
+        self.discard_freed();
         if bio.op() == Op::Write {
             self.recompression.rouse();
         }
         bio.end(status);
+    }
+
+    /// Something came into memory: the rules may have to look.
+    fn note_growth(&self) {
+        let Some(policy) = &self.policy else { return };
+        let pages = self.pages.borrow();
+        if policy.concerns(pages.frames_used(), pages.frames_limit) {
+            policy.work.raise();
+        }
     }
 
     /// Whether a page that `bio` touches was written back.
@@ -359,7 +369,7 @@ fn backing_blocks(setup: &BackingSetup) -> Result<Blocks, ZramError> {
     if u64::from(block_bytes) > PAGE_BYTES || sectors.to_bytes() < PAGE_BYTES {
         return Err(ZramError::Backing { block_bytes, sectors: sectors.0 });
     }
-    Ok(Blocks::new(sectors.to_bytes() / PAGE_BYTES, setup.options.packed))
+    Ok(Blocks::new(sectors.to_bytes() / PAGE_BYTES, Backing::block_use(setup)))
 }
 
 impl Stretches<'_> {

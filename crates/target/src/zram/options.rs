@@ -13,6 +13,8 @@
 //! | `image` | file that the disk is restored from when it is there, and saved to in the end | none |
 //! | `range_pages` | blocks of 4 KiB of one write to it, 1 to 256 | what the device prefers |
 //! | `packed` | `yes`: objects are written as they are, several to a block | `no` |
+//! | `promote` | `yes`: pages that are read come back into memory, within `mem_limit` and `spill_at` | `no` |
+//! | `discard` | `no`: blocks that became free are not discarded | `yes`, where the device can |
 //! | `idle_after` | seconds after which a page is written back that nobody asked for | never |
 //! | `spill_at` | percent of `mem_limit` in use at which the largest pages are, 11 to 100 | never |
 //! | `spill_rate` | most bytes that these two write in a second | any |
@@ -54,14 +56,16 @@ pub enum OptionError {
     Word(String),
     /// A name that is not one.
     #[error(
-        "zram has no option {0:?}: use algo, level, dict, mem_limit, backing_dev, image, range_pages, packed, idle_after, spill_at, spill_rate, spill_daily, recomp or recompress_after"
+        "zram has no option {0:?}: use algo, level, dict, mem_limit, backing_dev, image, range_pages, packed, promote, discard, idle_after, spill_at, spill_rate, spill_daily, recomp or recompress_after"
     )]
     Name(String),
     /// A name given twice.
     #[error("the option {0} of zram is given twice: leave one out")]
     Twice(String),
     /// How to write back, without a device to write to.
-    #[error("range_pages, packed, idle_after and spill_at of zram are about a backing device: add backing_dev=DEVICE")]
+    #[error(
+        "range_pages, packed, promote, discard, idle_after and spill_at of zram are about a backing device: add backing_dev=DEVICE"
+    )]
     NoBacking,
     /// A rule without a codec to follow it with.
     #[error("recompress_after of zram needs a second codec: add recomp=NAME, as in recomp=zstd")]
@@ -119,6 +123,8 @@ impl ZramOptions {
                 let pages = value.parse().ok().filter(|pages| (1..=256).contains(pages));
                 self.writeback.range_pages = Some(pages.ok_or_else(|| wrong("range_pages", "1 to 256"))?);
             }
+            "promote" => self.writeback.promote = flag(value).ok_or_else(|| wrong("promote", "yes or no"))?,
+            "discard" => self.writeback.keep_freed = !flag(value).ok_or_else(|| wrong("discard", "yes or no"))?,
             "packed" => self.writeback.packed = flag(value).ok_or_else(|| wrong("packed", "yes or no"))?,
             "recomp" => {
                 let codecs =
@@ -217,10 +223,11 @@ mod tests {
         let codecs: Vec<_> = options.recompression.codecs.iter().map(|codec| (codec.algorithm, codec.level)).collect();
         assert_eq!(codecs, [(Algorithm::Zstd, None), (Algorithm::Deflate, Some(9))]);
         assert_eq!(options.recompression.after_s, Some(60));
-        let options = parse("image=disk.img backing_dev=/dev/sdb range_pages=32 packed=yes").unwrap();
+        let options = parse("image=disk.img backing_dev=/dev/sdb range_pages=32 packed=yes discard=no").unwrap();
         assert_eq!(options.image.as_deref(), Some("disk.img"));
         let writeback = options.writeback;
         assert_eq!((options.backing.as_deref(), writeback.range_pages, writeback.packed), (Some("/dev/sdb"), Some(32), true));
+        assert_eq!((writeback.keep_freed, writeback.promote), (true, false));
     }
 
     #[test]
@@ -229,7 +236,7 @@ mod tests {
             ("lz4", "\"lz4\" is not an option of zram: write NAME=VALUE, as in algo=lz4"),
             (
                 "speed=1",
-                "zram has no option \"speed\": use algo, level, dict, mem_limit, backing_dev, image, range_pages, packed, idle_after, spill_at, spill_rate, spill_daily, recomp or recompress_after",
+                "zram has no option \"speed\": use algo, level, dict, mem_limit, backing_dev, image, range_pages, packed, promote, discard, idle_after, spill_at, spill_rate, spill_daily, recomp or recompress_after",
             ),
             ("algo=lz4 algo=lz4", "the option algo of zram is given twice: leave one out"),
             ("algo=lzma", "\"lzma\" is no algo of zram: use lz4, zstd, deflate or store"),
@@ -240,7 +247,7 @@ mod tests {
             ("idle_after=0", "\"0\" is no idle_after of zram: use a number of seconds"),
             (
                 "idle_after=5",
-                "range_pages, packed, idle_after and spill_at of zram are about a backing device: add backing_dev=DEVICE",
+                "range_pages, packed, promote, discard, idle_after and spill_at of zram are about a backing device: add backing_dev=DEVICE",
             ),
             ("packed=1", "\"1\" is no packed of zram: use yes or no"),
             (

@@ -263,6 +263,29 @@ impl Pages {
         }
     }
 
+    /// Takes back into memory what is stored of a page, unless the page is something else by now or
+    /// there is no room; `self.page` holds its content. True when it came back.
+    pub(super) fn promote(&mut self, number: u64, slot: Slot, stored: &[u8], now_s: u32) -> bool {
+        if self.table.get(number) != slot {
+            return false;
+        }
+        if stored.len() == PAGE {
+            return self.write(number, now_s).is_ok();
+        }
+        let owner = u32::try_from(number).expect("a disk has at most 2^32 pages");
+        if !self.has_room(slot, stored.len()) {
+            return false;
+        }
+        let Ok(place) = self.objects.insert(owner, stored) else { return false };
+        self.release(number, slot);
+        self.counts.stored += 1;
+        self.counts.compressed_bytes += stored.len() as u64;
+        self.count_codec(slot.priority());
+        self.note_frames();
+        self.table.put(number, Slot::object(place, stored.len(), now_s).by(slot.priority()));
+        true
+    }
+
     fn give_blocks(&mut self, spot: Spot, bytes: usize) {
         let blocks = self.blocks.as_mut().expect("pages are away only with a backing device");
         spot.blocks(bytes).for_each(|block| blocks.give(block));
@@ -359,6 +382,12 @@ impl Pages {
     fn uncount_object(&mut self, slot: Slot) {
         self.counts.compressed_bytes -= slot.bytes() as u64;
         self.counts.huge -= u64::from(slot.bytes() == PAGE);
+    }
+
+    fn count_codec(&mut self, priority: Priority) {
+        if let Some(count) = priority.second().and_then(|at| self.counts.recompressed.get_mut(at)) {
+            *count += 1;
+        }
     }
 
     fn uncount_codec(&mut self, slot: Slot) {

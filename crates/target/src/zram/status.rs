@@ -50,6 +50,12 @@ pub struct ZramStatus {
     pub backing_blocks: u64,
     /// Pages read from the backing device.
     pub backing_reads: u64,
+    /// Requests that read them; for what was read ahead there is none.
+    pub backing_read_requests: u64,
+    /// Pages that came back into memory because they were read.
+    pub backing_promoted: u64,
+    /// Freed blocks that were discarded.
+    pub backing_discards: u64,
     /// Blocks of 4096 bytes written to it.
     pub backing_writes: u64,
     /// Pages that left memory by that.
@@ -114,7 +120,7 @@ impl Zram {
             same_pages: counts.same,
             huge_pages: counts.huge,
             huge_pages_since: counts.huge_ever,
-            memory_bytes: pages.memory_bytes(),
+            memory_bytes: pages.memory_bytes() + self.backing.as_ref().map_or(0, Backing::memory_bytes),
             failed_reads: self.counts.failed_reads.get(),
             failed_writes: self.counts.failed_writes.get(),
             freed_pages: self.counts.freed_pages.get(),
@@ -123,6 +129,9 @@ impl Zram {
             recompress_saved_bytes: counts.recompress_saved_bytes,
             backing_blocks: pages.blocks.as_ref().map_or(0, Blocks::used),
             backing_reads: backed(|backing| &backing.reads),
+            backing_read_requests: backed(|backing| &backing.read_requests),
+            backing_promoted: backed(|backing| &backing.promoted),
+            backing_discards: backed(|backing| &backing.discards),
             backing_writes: backed(|backing| &backing.writes),
             backing_left: backed(|backing| &backing.left),
             backing_requests: backed(|backing| &backing.requests),

@@ -14,6 +14,7 @@
 //!   back at once those in which he puts nothing.
 //! - I2: a block that was given back by its last owner while somebody reads it becomes free when the
 //!   last reader is done, so a read never sees what another page put there.
+//! - I3: what waits for a discard is not taken, unless nothing else is free and none has begun.
 //!
 //! Next-fit keeps what was written together together, and leaves what was freed a while to grow into
 //! longer runs. A search looks at 65,536 blocks before it contents itself with less than was wanted.
@@ -89,15 +90,36 @@ pub(in super::super) struct Blocks {
     readers: BTreeMap<u64, Readers>,
     /// Owners of each block, where there may be several.
     owners: Option<Vec<u16>>,
+    /// Free but for a discard; none where freed blocks are not discarded.
+    freed: Option<Vec<Run>>,
+    freed_count: u64,
+}
+
+/// How the blocks of a device are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct Use {
+    /// Several objects can own a block.
+    pub(in super::super) shared: bool,
+    /// What becomes free waits to be discarded.
+    pub(in super::super) discarded: bool,
 }
 
 impl Blocks {
-    /// A device of `count` blocks, all free but the first; `shared` where a block has several owners.
-    pub(in super::super) fn new(count: u64, shared: bool) -> Self {
+    /// A device of `count` blocks, all free but the first.
+    pub(in super::super) fn new(count: u64, way: Use) -> Self {
         let count = count.min((1 << Spot::BITS) / Spot::PER_BLOCK);
         let words = usize::try_from(count.div_ceil(WORD)).expect("a map of blocks fits in memory");
-        let owners = shared.then(|| vec![0; usize::try_from(count).expect("as above")]);
-        let mut blocks = Self { words: vec![0; words], count, used: 0, next: 1, readers: BTreeMap::new(), owners };
+        let owners = way.shared.then(|| vec![0; usize::try_from(count).expect("as above")]);
+        let mut blocks = Self {
+            words: vec![0; words],
+            count,
+            used: 0,
+            next: 1,
+            readers: BTreeMap::new(),
+            owners,
+            freed: way.discarded.then(Vec::new),
+            freed_count: 0,
+        };
         if count > 0 {
             blocks.mark(0, 1, true);
         }
@@ -110,7 +132,7 @@ impl Blocks {
 
     /// The same device with everything free.
     pub(in super::super) fn emptied(&self) -> Self {
-        Self::new(self.count, self.owners.is_some())
+        Self::new(self.count, Use { shared: self.owners.is_some(), discarded: self.freed.is_some() })
     }
 
     /// Blocks that hold something.
@@ -120,7 +142,16 @@ impl Blocks {
 
     /// Takes `wanted` blocks in a row, or fewer where there are not that many; `None` when none is free.
     pub(in super::super) fn take(&mut self, wanted: u64) -> Option<Run> {
-        let run = self.search(wanted.max(1))?;
+        let wanted = wanted.max(1);
+        let mut found = self.search(wanted);
+        if found.is_none() {
+            // What waits for a discard is better used again.
+            for run in self.take_freed() {
+                self.free(run);
+            }
+            found = self.search(wanted);
+        }
+        let run = found?;
         self.mark(run.start, run.count, true);
         self.used += run.count;
         self.next = run.start + run.count;
@@ -161,7 +192,39 @@ impl Blocks {
                 assert!(!readers.given, "a block is given back once (I1)");
                 readers.given = true;
             }
-            None => self.mark(block, 1, false),
+            None => self.release(block),
+        }
+    }
+
+    /// Blocks that wait for a discard.
+    pub(in super::super) fn freed(&self) -> u64 {
+        self.freed_count
+    }
+
+    /// Takes them, in order, those that meet as one run; [`Blocks::free`] must follow for each.
+    pub(in super::super) fn take_freed(&mut self) -> Vec<Run> {
+        self.freed_count = 0;
+        let mut runs = self.freed.as_mut().map_or_else(Vec::new, std::mem::take);
+        runs.sort_unstable_by_key(|run| run.start);
+        runs.dedup_by(|next, run| {
+            let meet = run.start + run.count == next.start;
+            run.count += if meet { next.count } else { 0 };
+            meet
+        });
+        runs
+    }
+
+    /// Blocks that waited for a discard are free.
+    pub(in super::super) fn free(&mut self, run: Run) {
+        self.mark(run.start, run.count, false);
+    }
+
+    fn release(&mut self, block: u64) {
+        let Some(freed) = &mut self.freed else { return self.mark(block, 1, false) };
+        self.freed_count += 1;
+        match freed.last_mut() {
+            Some(run) if run.start + run.count == block => run.count += 1,
+            _ => freed.push(Run { start: block, count: 1 }),
         }
     }
 
@@ -178,7 +241,7 @@ impl Blocks {
             let given = readers.given;
             self.readers.remove(&block);
             if given {
-                self.mark(block, 1, false);
+                self.release(block);
             }
         }
     }
@@ -265,18 +328,18 @@ mod tests {
 
     #[test]
     fn a_device_of_a_hundred_blocks_holds_ninety_nine_pages() {
-        let mut blocks = Blocks::new(100, false);
+        let mut blocks = Blocks::new(100, Use::default());
         assert_eq!(blocks.take(64), Some(Run { start: 1, count: 64 }));
         assert_eq!(blocks.take(64), Some(Run { start: 65, count: 35 }));
         assert_eq!((blocks.take(1), blocks.used()), (None, 99));
         blocks.give(40);
         assert_eq!(blocks.take(2), Some(Run { start: 40, count: 1 }));
-        assert_eq!((Blocks::new(0, false).take(1), Blocks::new(1, false).take(1)), (None, None));
+        assert_eq!((Blocks::new(0, Use::default()).take(1), Blocks::new(1, Use::default()).take(1)), (None, None));
     }
 
     #[test]
     fn a_block_is_not_taken_again_before_its_last_reader_is_done() {
-        let mut blocks = Blocks::new(2, false);
+        let mut blocks = Blocks::new(2, Use::default());
         let block = blocks.take(1).unwrap().start;
         blocks.hold(block);
         blocks.hold(block);
@@ -293,7 +356,7 @@ mod tests {
 
     #[test]
     fn runs_go_on_behind_the_last_and_begin_again_at_the_end() {
-        let mut blocks = Blocks::new(1000, false);
+        let mut blocks = Blocks::new(1000, Use::default());
         assert_eq!(blocks.take(100), Some(Run { start: 1, count: 100 }));
         (1..101).for_each(|block| blocks.give(block));
         assert_eq!(blocks.take(100), Some(Run { start: 101, count: 100 }));
@@ -306,7 +369,7 @@ mod tests {
         for seed in 0..40 {
             let rng = &mut fastrand::Rng::with_seed(seed);
             let count = rng.u64(1..700);
-            let mut blocks = Blocks::new(count, false);
+            let mut blocks = Blocks::new(count, Use::default());
             let mut taken: Vec<u64> = Vec::new();
             for _ in 0..400 {
                 if rng.bool() {
@@ -335,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_shared_block_is_free_when_its_last_owner_gave_it_back_and_its_last_reader_is_done() {
-        let mut blocks = Blocks::new(3, true);
+        let mut blocks = Blocks::new(3, Use { shared: true, ..Use::default() });
         let run = blocks.take(2).unwrap();
         [1, 1, 1, 2].into_iter().for_each(|block| blocks.own(block));
         blocks.hold(1);
@@ -348,6 +411,21 @@ mod tests {
         blocks.give_tail(Run { start: 1, count: 1 });
         blocks.give(2);
         assert_eq!((blocks.used(), blocks.take(9).map(|run| run.count)), (0, Some(2)));
+    }
+
+    #[test]
+    fn freed_blocks_wait_for_their_discard_unless_nothing_else_is_free() {
+        let mut blocks = Blocks::new(11, Use { discarded: true, ..Use::default() });
+        blocks.take(8).unwrap();
+        [5, 6, 7, 2, 3, 4].into_iter().for_each(|block| blocks.give(block));
+        assert_eq!((blocks.used(), blocks.freed(), blocks.take(9)), (2, 6, Some(Run { start: 9, count: 2 })));
+        assert_eq!((blocks.take(9), blocks.freed()), (Some(Run { start: 2, count: 6 }), 0));
+        [9, 2, 8, 3].into_iter().for_each(|block| blocks.give(block));
+        let runs = blocks.take_freed();
+        assert_eq!(runs, [Run { start: 2, count: 2 }, Run { start: 8, count: 2 }]);
+        assert_eq!((blocks.take(1), blocks.freed()), (None, 0), "they are being discarded");
+        runs.into_iter().for_each(|run| blocks.free(run));
+        assert_eq!(blocks.take(9), Some(Run { start: 8, count: 2 }));
     }
 
     #[test]

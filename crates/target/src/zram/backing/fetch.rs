@@ -1,14 +1,15 @@
 //! Reads of pages that were written back, and changes to parts of them.
 //!
 //! ```text
-//!   read     what is in memory is copied at once; the rest by one request for each run of blocks, all
-//!            at the same time
+//!   read     what is in memory or was read ahead is copied at once; the rest by one request for each
+//!            run of blocks, all at the same time, with what the reader will ask for next
 //!   change   the pages that it covers in part are brought back to memory first
 //! ```
 //!
 //! 1. Blocks are held from the look into the table to the end of the read, so what arrives is the
 //!    content that the page had then, whatever became of the page meanwhile.
-//! 2. A page is brought back only if it is still where it was: who wrote it meanwhile wins.
+//! 2. A page is brought back only if it is still where it was: who wrote it meanwhile wins. One that
+//!    was read comes back only within the memory limit and below the mark at which pages are spilled.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -18,10 +19,10 @@ use forebay_block::{Bio, Op, Sector, bvec, call};
 use forebay_reactor::Buffer;
 
 use super::super::memory::PAGE;
-use super::super::pages::PageError;
+use super::super::pages::{PageError, Pages};
 use super::super::table::Slot;
 use super::super::{PAGE_BYTES, Stretch, Stretches, Zram};
-use super::blocks::Spot;
+use super::blocks::{Run, Spot};
 use super::{Backing, checksum};
 
 /// Most blocks that one request fetches.
@@ -44,6 +45,8 @@ struct Fetch {
     first: u64,
     count: u64,
     wanted: Vec<Wanted>,
+    /// More is fetched than is wanted now.
+    ahead: bool,
 }
 
 impl Fetch {
@@ -58,10 +61,23 @@ impl Fetch {
                     fetch.count = last + 1 - fetch.first;
                     fetch.wanted.push(wanted);
                 }
-                _ => fetches.push(Self { first, count: last + 1 - first, wanted: vec![wanted] }),
+                _ => fetches.push(Self { first, count: last + 1 - first, wanted: vec![wanted], ahead: false }),
             }
         }
         fetches
+    }
+
+    /// Fetches these pages too, as far as they follow on the device.
+    fn extend(&mut self, behind: impl Iterator<Item = Slot>) {
+        for slot in behind {
+            let Some((at, _)) = slot.away() else { return };
+            let (first, last) = at.blocks(slot.bytes()).into_inner();
+            if first < self.first || first > self.first + self.count || last - self.first >= FETCH_MAX {
+                return;
+            }
+            self.count = self.count.max(last + 1 - self.first);
+            self.ahead = true;
+        }
     }
 
     fn bytes(&self) -> usize {
@@ -83,22 +99,39 @@ impl Zram {
         for (fetch, mut buffer, call) in sent {
             let status = call.await.status();
             let came = if status.is_ok() { self.take_in(&bio, &fetch, buffer.bytes_mut()) } else { Err(PageError::Device) };
+            if status.is_ok() && fetch.ahead {
+                let run = Run { start: fetch.first, count: fetch.count };
+                self.backing().ahead.borrow_mut().keep(run, buffer);
+            }
             self.let_go(&fetch);
             done = done.and(came);
+        }
+        if self.backing().promote {
+            self.note_growth();
         }
         self.end(bio, done);
     }
 
-    /// Copies what is in memory, and lists the rest, whose blocks are held from here on.
+    fn backing(&self) -> &Backing {
+        self.backing.as_ref().expect("a page is away only with a backing device")
+    }
+
+    /// Copies what is in memory or was read ahead, and lists the rest, whose blocks are held from here on.
     fn read_present(&self, bio: &Bio) -> (Vec<Fetch>, Result<(), PageError>) {
         let segments = bio.segments().expect("a read has a payload");
         let (mut pages, now_s) = (self.pages.borrow_mut(), self.now_s());
+        let (start, end) = (bio.sector().to_bytes(), bio.sector().to_bytes() + bio.bytes());
+        let range = start / PAGE_BYTES..end.div_ceil(PAGE_BYTES);
+        let window = self.backing().ahead.borrow_mut().follow(&range);
         let mut wanted = Vec::new();
         let mut done = Ok(());
         for stretch in Stretches::of(bio) {
             let slot = pages.table.get(stretch.page);
             if slot.away().is_some() {
-                wanted.push(Wanted { slot, stretch });
+                let one = Wanted { slot, stretch };
+                if !self.read_kept(&mut pages, bio, &one) {
+                    wanted.push(one);
+                }
                 continue;
             }
             match pages.read(stretch.page, now_s) {
@@ -106,33 +139,62 @@ impl Zram {
                 Err(error) => done = Err(error),
             }
         }
+        let mut fetches = Fetch::all(wanted);
+        if let Some(last) = fetches.last_mut() {
+            let behind = (range.end..self.page_count()).take(usize::try_from(window).expect("a window is small"));
+            last.extend(behind.map(|page| pages.table.get(page)));
+        }
         drop(pages);
-        let fetches = Fetch::all(wanted);
         for fetch in &fetches {
             self.hold(fetch);
         }
         (fetches, done)
     }
 
+    /// Serves what is wanted from what was read ahead, if it is there and right.
+    fn read_kept(&self, pages: &mut Pages, bio: &Bio, wanted: &Wanted) -> bool {
+        let backing = self.backing();
+        let mut ahead = backing.ahead.borrow_mut();
+        let (at, expected) = wanted.slot.away().expect("only pages that are away are wanted");
+        let stored = ahead.find(at, wanted.slot.bytes());
+        let Some(stored) = stored.filter(|stored| checksum(wanted.stretch.page, at, stored) == expected) else { return false };
+        backing.reads.set(backing.reads.get() + 1);
+        self.deliver(pages, bio, wanted, stored).is_ok()
+    }
+
     fn send(&self, fetch: Fetch) -> (Fetch, Buffer, Call) {
-        let backing = self.backing.as_ref().expect("a page is away only with a backing device");
+        let backing = self.backing();
         let buffer = self.pool.take(fetch.bytes());
         let length = u32::try_from(fetch.bytes()).expect("a fetch is small");
         let bio = Bio::read(block_sector(fetch.first), Rc::clone(buffer.segments()), 0, length);
         backing.reads.set(backing.reads.get() + fetch.wanted.len() as u64);
+        backing.read_requests.set(backing.read_requests.get() + 1);
         let call = call(&*backing.target, bio);
         (fetch, buffer, call)
     }
 
     /// Checks what came, and copies it to where it is wanted.
     fn take_in(&self, bio: &Bio, fetch: &Fetch, content: &[u8]) -> Result<(), PageError> {
-        let segments = bio.segments().expect("a read has a payload");
         let mut pages = self.pages.borrow_mut();
         for wanted in &fetch.wanted {
             let stored = fetch.stored(wanted, content);
             self.check(wanted.stretch.page, wanted.slot, stored)?;
-            pages.expand(stored, wanted.slot.priority())?;
-            bvec::copy_in(segments, wanted.stretch.iter, &pages.page[wanted.stretch.inside.clone()]);
+            self.deliver(&mut pages, bio, wanted, stored)?;
+        }
+        Ok(())
+    }
+
+    /// Copies what is stored of a page to where it is wanted, and back into memory where that is asked for.
+    fn deliver(&self, pages: &mut Pages, bio: &Bio, wanted: &Wanted, stored: &[u8]) -> Result<(), PageError> {
+        let segments = bio.segments().expect("a read has a payload");
+        pages.expand(stored, wanted.slot.priority())?;
+        bvec::copy_in(segments, wanted.stretch.iter, &pages.page[wanted.stretch.inside.clone()]);
+        let backing = self.backing();
+        // Nothing comes back because the disk is being saved.
+        if backing.promote && self.door.is_open() {
+            let mark = self.policy.as_ref().and_then(|policy| policy.high(pages.frames_limit)).unwrap_or(u64::MAX);
+            let back = pages.frames_used() < mark && pages.promote(wanted.stretch.page, wanted.slot, stored, self.now_s());
+            backing.promoted.set(backing.promoted.get() + u64::from(back));
         }
         Ok(())
     }

@@ -3,7 +3,8 @@
 //! ```text
 //!   select.rs   which pages leave          writeback.rs   gathers them, writes them, lets memory go
 //!   blocks.rs   where they go              fetch.rs       reads them again
-//!   policy.rs   when, without a command
+//!   policy.rs   when, without a command         ahead.rs     and what will be asked for next
+//!   discard.rs  blocks that nobody needs
 //! ```
 //!
 //! Invariants:
@@ -13,22 +14,26 @@
 //! - I3: the limit is charged when a write is sent and refunded when it failed, so it is never passed.
 //! - I4: a block is not used again while somebody reads it, or something of it is still owned.
 
+mod ahead;
 pub(super) mod blocks;
+mod discard;
 mod fetch;
 mod policy;
 pub(super) mod select;
 mod writeback;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_block::Target;
 use twox_hash::XxHash3_64;
 
-use self::blocks::Spot;
+use self::ahead::Ahead;
+use self::blocks::{Spot, Use};
 use super::memory::PAGE;
 use crate::event::Event;
 
+pub(super) use self::discard::discard;
 pub use self::policy::Rules;
 pub(super) use self::policy::{Policy, follow};
 pub use self::writeback::WritebackError;
@@ -63,6 +68,10 @@ pub struct BackingOptions {
     pub range_pages: Option<u32>,
     /// Objects are written as they are, one behind the other, instead of whole pages.
     pub packed: bool,
+    /// Pages that are read come back into memory, as far as its limit allows.
+    pub promote: bool,
+    /// Blocks that became free are not discarded.
+    pub keep_freed: bool,
     /// When pages are written back without a command.
     pub rules: Rules,
 }
@@ -83,6 +92,10 @@ pub(super) struct Backing {
     target: Rc<dyn Target>,
     range_pages: u64,
     packed: bool,
+    promote: bool,
+    /// Blocks of which the device discards a multiple; none where freed blocks are not discarded.
+    discard_grain: Option<u64>,
+    ahead: RefCell<Ahead>,
     /// Writes in flight at most.
     pub(super) batches: Cell<u32>,
     /// Pages that may still be written, where `limited`.
@@ -91,8 +104,17 @@ pub(super) struct Backing {
     running: Cell<bool>,
     in_flight: Cell<u32>,
     failed: Cell<bool>,
+    /// Freed blocks are being discarded.
+    discarding: Cell<bool>,
     ended: Event,
+    /// Pages read.
     pub(super) reads: Cell<u64>,
+    /// Requests that read them; what was read ahead needs none.
+    pub(super) read_requests: Cell<u64>,
+    /// Pages that came back into memory because they were read.
+    pub(super) promoted: Cell<u64>,
+    /// Blocks discarded.
+    pub(super) discards: Cell<u64>,
     /// Blocks written.
     pub(super) writes: Cell<u64>,
     /// Pages whose memory was let go because they were written.
@@ -113,23 +135,51 @@ impl Backing {
             target: Rc::clone(&setup.target),
             range_pages: range_pages.into(),
             packed: setup.options.packed,
+            promote: setup.options.promote,
+            discard_grain: if setup.options.keep_freed { None } else { discard::grain(&setup.target.limits()) },
+            ahead: RefCell::default(),
             batches: Cell::new(BATCHES),
             limit: Cell::new(0),
             limited: Cell::new(false),
             running: Cell::new(false),
             in_flight: Cell::new(0),
             failed: Cell::new(false),
+            discarding: Cell::new(false),
             ended: Event::default(),
             reads: Cell::new(0),
+            read_requests: Cell::new(0),
+            promoted: Cell::new(0),
+            discards: Cell::new(0),
             writes: Cell::new(0),
             left: Cell::new(0),
             requests: Cell::new(0),
         }
     }
 
-    /// Whether pages are being written back.
+    /// How the blocks of a device are used.
+    pub(super) fn block_use(setup: &BackingSetup) -> Use {
+        let discarded = !setup.options.keep_freed && discard::grain(&setup.target.limits()).is_some();
+        Use { shared: setup.options.packed, discarded }
+    }
+
+    /// Whether pages are being written back, or blocks discarded.
     pub(super) fn is_busy(&self) -> bool {
-        self.running.get() || self.in_flight.get() > 0
+        self.running.get() || self.in_flight.get() > 0 || self.discarding.get()
+    }
+
+    /// Forgets what was counted and read ahead.
+    pub(super) fn forget(&self) {
+        let counters =
+            [&self.reads, &self.read_requests, &self.promoted, &self.discards, &self.writes, &self.left, &self.requests];
+        for counter in counters {
+            counter.set(0);
+        }
+        self.ahead.take();
+    }
+
+    /// Memory taken by what was read ahead, bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.ahead.borrow().bytes() as u64
     }
 
     /// Writes that may be in flight at once.

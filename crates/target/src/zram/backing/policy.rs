@@ -123,7 +123,7 @@ impl Policy {
     }
 
     /// Pages of memory in use at which a spill begins.
-    fn high(&self, limit: Option<u64>) -> Option<u64> {
+    pub(super) fn high(&self, limit: Option<u64>) -> Option<u64> {
         let (percent, limit) = (self.rules.spill_percent?, limit?);
         Some(limit.saturating_mul(percent.into()) / 100)
     }

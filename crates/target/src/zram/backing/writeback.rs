@@ -105,11 +105,18 @@ impl Zram {
             walk.limit(&pages.table, most.saturating_mul(PAGE as u64), &worth);
         }
         let mut result = Ok(());
-        while !self.closed.get() {
+        loop {
             backing.wait_until(|in_flight| in_flight < backing.depth()).await;
+            if self.closed.get() {
+                break;
+            }
             match self.gather(backing, &mut walk) {
                 Ok(Some(batch)) => self.start(backing, batch),
                 Ok(None) => break,
+                Err(WritebackError::NoSpace) if backing.discarding.get() => {
+                    backing.ended.after(backing.ended.count(), None).await;
+                    continue;
+                }
                 Err(error) => {
                     result = Err(error);
                     break;
@@ -141,6 +148,7 @@ impl Zram {
             return Err(WritebackError::Limit);
         }
         let run = blocks_of(&mut pages).take(wanted).ok_or(WritebackError::NoSpace)?;
+        backing.ahead.borrow_mut().forget(run);
         let room = usize::try_from(run.count).expect("a run is short") * PAGE;
         let mut buffer = self.pool.take(room);
         let (leaving, bytes) = fill(backing, &mut pages, walk, run, &mut buffer.bytes_mut()[..room]);
@@ -248,6 +256,7 @@ pub(in super::super) async fn write_batch((zram, batch): (Rc<Zram>, Batch)) {
         }
     }
     settle(&zram, backing, &batch, &bad);
+    zram.discard_freed();
     backing.in_flight.set(backing.in_flight.get() - 1);
     backing.ended.raise();
 }

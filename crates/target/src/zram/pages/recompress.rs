@@ -108,9 +108,7 @@ impl Pages {
         self.counts.stored += 1;
         self.counts.compressed_bytes += bytes as u64;
         self.counts.recompress_saved_bytes += (old.bytes() - bytes) as u64;
-        if let Some(count) = priority.second().and_then(|at| self.counts.recompressed.get_mut(at)) {
-            *count += 1;
-        }
+        self.count_codec(priority);
     }
 
     /// Whether a codec made an object that is still there.

@@ -3,6 +3,7 @@
 
 mod packed;
 mod races;
+mod reading;
 
 use std::cell::RefCell;
 
