@@ -5,7 +5,7 @@
 //! whose head is as long as its framing says.
 #![no_main]
 
-use forebay_export::nbd::{
+use forebay_nbd::{
     BlockBytes, Command, Export, Framing, Handshake, PAYLOAD_BYTES_MAX, Request, Session, StatusExtent, Step, TransmissionFlags,
     Verdict, parse_request,
 };

@@ -317,6 +317,13 @@ impl BvecIter {
         Self { sector, bytes, index: 0, done: 0 }
     }
 
+    /// Bytes of `segments` before the cursor.
+    #[must_use]
+    #[inline]
+    pub fn skip(&self, segments: &Segments) -> u32 {
+        segments.vecs[self.index as usize].start + self.done
+    }
+
     /// Moves by `bytes`: O(1) inside a segment and in uniform arrays, else O(log n). Steps need not be whole
     /// sectors as long as the length is: the end stands on a sector, and `sector` is the one that
     /// holds the next byte.

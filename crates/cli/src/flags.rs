@@ -32,7 +32,7 @@ Without --table and --config, a 1 GiB disk in ./forebay-data/origin.img is serve
 ./forebay-data/cache.img; both are made where missing.
 
 Targets of a table are linear, striped, error, delay, flakey, log-writes, stats and writecache, with the arguments of the \
-kernel's device mapper, and zram, a compressed RAM disk: `0 2097152 zram algo=zstd mem_limit=256M`. A device is the path of a file or block device, ram:SIZE or null:SIZE.
+kernel's device mapper, and zram, a compressed RAM disk: `0 2097152 zram algo=zstd mem_limit=256M`. A device is the path of a file or block device, ram:SIZE, null:SIZE, or an NBD server: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH.
 
 SIGTERM and SIGINT take no more clients, answer what is in flight, commit, and end with exit status 0; dirty data stays safe \
 in the cache. A second signal ends the server at once, with exit status 1: whatever was flushed is safe then, too.

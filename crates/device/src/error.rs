@@ -60,6 +60,9 @@ pub enum DeviceError {
         /// There.
         available: u64,
     },
+    /// A server of the NBD protocol is of no use.
+    #[error(transparent)]
+    Nbd(#[from] crate::NbdError),
     /// Anything else that the system refused.
     #[error("{action} {} failed: {source}", path.display())]
     System {

@@ -1,4 +1,4 @@
-//! The bottom of a stack: files and block devices, memory, and nothing at all.
+//! The bottom of a stack: files and block devices, servers far away, memory, and nothing at all.
 //!
 //! A device takes bios of its own sectors from whatever stands above it, and makes requests of its
 //! reactor from them. What comes before: the last target of a table. What comes after:
@@ -7,11 +7,13 @@
 
 mod error;
 mod file;
+mod nbd;
 mod null;
 mod ram;
 
 pub use error::DeviceError;
 pub use file::{Direct, FileDevice, FileOptions};
+pub use nbd::{NbdDevice, NbdError, NbdOptions};
 pub use null::NullDevice;
 pub use ram::RamDevice;
 

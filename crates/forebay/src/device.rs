@@ -1,7 +1,8 @@
 //! The devices of a stack: how they are named, and that each is opened once.
 //!
 //! Two names of one file (links, relative and absolute paths) are one device. Every mention of
-//! `ram:SIZE` or `null:SIZE` is a device of its own.
+//! `ram:SIZE` or `null:SIZE` is a device of its own. An NBD server is connected to once for all who
+//! write its URI alike.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -10,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
 use forebay_block::{SectorCount, Target};
-use forebay_device::{DeviceError, FileDevice, FileOptions, NullDevice, RamDevice};
+use forebay_device::{DeviceError, FileDevice, FileOptions, NbdDevice, NbdOptions, NullDevice, RamDevice};
+use forebay_nbd::uri::{Uri, UriError};
 use forebay_reactor::{BufferPool, DeviceId, Reactor};
 use forebay_target::snapshot::Origin;
 
@@ -29,20 +31,44 @@ pub enum DeviceName {
         /// Size, bytes.
         bytes: u64,
     },
+    /// `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`: an export of an NBD server.
+    Nbd(Uri),
+}
+
+/// Why a word names no device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// The size of a RAM or null device is not one.
+    #[error("{0:?} is not a size: write a number of bytes with K, M, G or T behind it, such as ram:64M")]
+    Size(String),
+    /// Not the URI of an NBD server.
+    #[error(transparent)]
+    Uri(#[from] UriError),
 }
 
 impl DeviceName {
-    /// Reads a word; `None` where the size of a RAM or null device is not one. A file whose name
-    /// begins with `ram:` or `null:` is written with `./` in front.
+    /// Reads a word; `None` where it names nothing: see [`DeviceName::read`].
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
-        if let Some(size) = word.strip_prefix("ram:") {
-            return parse_bytes(size).map(|bytes| Self::Ram { bytes });
+        Self::read(word).ok()
+    }
+
+    /// Reads a word. A file whose name begins like another kind of device is written with `./` in front.
+    ///
+    /// # Errors
+    /// [`NameError`], one sentence.
+    pub fn read(word: &str) -> Result<Self, NameError> {
+        let size = |size| parse_bytes(size).ok_or_else(|| NameError::Size(word.to_owned()));
+        if let Some(text) = word.strip_prefix("ram:") {
+            return size(text).map(|bytes| Self::Ram { bytes });
         }
-        if let Some(size) = word.strip_prefix("null:") {
-            return parse_bytes(size).map(|bytes| Self::Null { bytes });
+        if let Some(text) = word.strip_prefix("null:") {
+            return size(text).map(|bytes| Self::Null { bytes });
         }
-        Some(Self::File(PathBuf::from(word)))
+        if word.starts_with("nbd") && word.contains("://") {
+            return Ok(Self::Nbd(word.parse()?));
+        }
+        Ok(Self::File(PathBuf::from(word)))
     }
 }
 
@@ -52,6 +78,7 @@ impl fmt::Display for DeviceName {
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Ram { bytes } => write!(f, "ram:{bytes}"),
             Self::Null { bytes } => write!(f, "null:{bytes}"),
+            Self::Nbd(uri) => write!(f, "{uri}"),
         }
     }
 }
@@ -96,6 +123,8 @@ type Identity = (u64, u64);
 
 struct Opened {
     identity: Option<Identity>,
+    /// Of an NBD server.
+    uri: Option<Uri>,
     read_only: bool,
     device: OpenDevice,
 }
@@ -121,7 +150,26 @@ impl Devices {
         &self.reactor
     }
 
+    /// Connects to the server that `name` names, if it is one: waits that [`Devices::open`] does not have.
+    ///
+    /// # Errors
+    /// [`DeviceError`], one sentence.
+    pub async fn connect(&self, pool: &BufferPool, name: &DeviceName, read_only: bool) -> Result<(), DeviceError> {
+        let DeviceName::Nbd(uri) = name else { return Ok(()) };
+        if self.find_server(uri, read_only).is_some() {
+            return Ok(());
+        }
+        let options = NbdOptions { read_only, ..NbdOptions::default() };
+        let server = NbdDevice::connect(&self.reactor, pool, uri, options).await?;
+        let device = OpenDevice { name: name.to_string(), id: server.id(), target: server, direct: false };
+        self.opened.borrow_mut().push(Opened { identity: None, uri: Some(uri.clone()), read_only, device });
+        Ok(())
+    }
+
     /// Opens what `name` names, or gives what is open already.
+    ///
+    /// # Panics
+    /// For a server that [`Devices::connect`] has not connected to.
     pub(crate) fn open(&self, name: &DeviceName, read_only: bool) -> Result<OpenDevice, DeviceError> {
         let (device, identity) = match name {
             DeviceName::Ram { bytes } => {
@@ -134,6 +182,9 @@ impl Devices {
                 let id = null.id();
                 (OpenDevice { name: name.to_string(), target: null, id, direct: false }, None)
             }
+            DeviceName::Nbd(uri) => {
+                return Ok(self.find_server(uri, read_only).expect("servers are connected to before they are opened"));
+            }
             DeviceName::File(path) => {
                 let identity = identity(path);
                 if let Some(device) = self.find(identity, read_only) {
@@ -144,7 +195,7 @@ impl Devices {
                 (OpenDevice { name: name.to_string(), target: file, id, direct }, identity)
             }
         };
-        self.opened.borrow_mut().push(Opened { identity, read_only, device: device.clone() });
+        self.opened.borrow_mut().push(Opened { identity, uri: None, read_only, device: device.clone() });
         Ok(device)
     }
 
@@ -162,10 +213,20 @@ impl Devices {
 
     /// Opens what `name` names as a target by itself, or gives what is open already.
     ///
+    /// # Panics
+    /// For a server that [`Devices::connect`] has not connected to.
+    ///
     /// # Errors
     /// [`DeviceError`], one sentence.
     pub fn target(&self, name: &DeviceName, read_only: bool) -> Result<Rc<dyn Target>, DeviceError> {
         self.open(name, read_only).map(|device| device.target)
+    }
+
+    /// A server that is connected already, for the same kind of access.
+    fn find_server(&self, uri: &Uri, read_only: bool) -> Option<OpenDevice> {
+        let opened = self.opened.borrow();
+        let same = |open: &&Opened| open.uri.as_ref() == Some(uri) && open.read_only == read_only;
+        opened.iter().find(same).map(|open| open.device.clone())
     }
 
     /// A file that is open already, for the same kind of access.
@@ -214,5 +275,9 @@ mod tests {
         assert_eq!(DeviceName::parse("null:512").map(|name| name.to_string()), Some("null:512".to_owned()));
         assert_eq!(DeviceName::parse("./ram:1M"), Some(DeviceName::File("./ram:1M".into())));
         assert_eq!(DeviceName::parse("ram:"), None);
+        let uri = "nbd+unix:///disk?socket=/run/a.sock";
+        assert_eq!(DeviceName::parse(uri).map(|name| name.to_string()), Some(uri.to_owned()));
+        assert_eq!(DeviceName::parse("nbds://host/disk"), None);
+        assert_eq!(DeviceName::parse("./nbd://host/disk"), Some(DeviceName::File("./nbd://host/disk".into())));
     }
 }

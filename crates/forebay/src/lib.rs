@@ -52,7 +52,7 @@ pub use forebay_target::cache;
 pub use forebay_target::snapshot;
 pub use forebay_target::stats::OpCounts;
 
-pub use crate::device::{DeviceName, Devices, parse_bytes};
+pub use crate::device::{DeviceName, Devices, NameError, parse_bytes};
 pub use crate::image::ImageFileError;
 pub use crate::request::{Command, Disk, DiskError, DiskOptions, Payload, RequestError, Transfer};
 pub use crate::side::{SideFile, known_as};

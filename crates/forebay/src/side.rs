@@ -120,6 +120,7 @@ pub(crate) fn side(path: &str, origin: &DeviceName, cache: &DeviceName) -> Side 
         DeviceName::File(path) => known_as(path),
         DeviceName::Ram { .. } => Name::new("memory"),
         DeviceName::Null { .. } => Name::new("nothing"),
+        DeviceName::Nbd(uri) => Name::new(&uri.to_string()),
     };
     Side { store: Rc::new(SideFile::new(Path::new(path))), origin: name(origin), cache: name(cache) }
 }

@@ -28,5 +28,5 @@ pub use request::{DeviceId, Kind, Part, Request, Requests, Tag};
 pub use stream::Step;
 pub use threads::{Helper, Threads};
 pub use timer::Sleep;
-pub use turn::{Attachment, DeviceCounts, Inline, Reactor, TurnCounts, WeakReactor};
+pub use turn::{Attachment, Carrier, DeviceCounts, Inline, Reactor, TurnCounts, WeakReactor};
 pub use uring::Uring;

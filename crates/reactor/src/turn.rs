@@ -14,8 +14,10 @@
 //!   concerned fails.
 //! - I4: completions never run inside `submit` of a device.
 //!
-//! Bios come in through `turn/submit.rs`; step 4 is in `turn/reap.rs`.
+//! Bios come in through `turn/submit.rs`; step 4 is in `turn/reap.rs`. Requests to devices that are not
+//! the backend's go to their carrier in step 2 (`turn/carry.rs`).
 
+mod carry;
 mod reap;
 mod submit;
 
@@ -38,6 +40,7 @@ use crate::plug::{Entry, Plug, run_length};
 use crate::request::{DeviceId, Kind, Reply, Requests, Stream, Tag};
 use crate::stream::Replies;
 use crate::timer::{Sleep, Timers};
+pub use carry::Carrier;
 
 /// Bios in the plug that end the polling of jobs for this turn, so that a long turn does not keep
 /// the device idle.
@@ -94,6 +97,8 @@ pub struct TurnCounts {
 
 struct Device {
     attachment: Attachment,
+    /// Who carries out its requests instead of the backend.
+    carrier: Option<Rc<dyn Carrier>>,
     counts: DeviceCounts,
     in_flight: usize,
     held: usize,
@@ -237,13 +242,17 @@ impl Reactor {
     /// # Panics
     /// When the limits contradict each other.
     pub fn attach(&self, attachment: Attachment) -> io::Result<DeviceId> {
+        self.attach_with(attachment, None)
+    }
+
+    fn attach_with(&self, attachment: Attachment, carrier: Option<Rc<dyn Carrier>>) -> io::Result<DeviceId> {
         assert!(attachment.limits.is_valid(), "a device's limits agree with each other");
         let mut devices = self.0.devices.borrow_mut();
         let id = u16::try_from(devices.len()).map_err(|_| io::Error::other("more than 65,535 devices on one thread"))?;
         let id = DeviceId(id);
         let file = attachment.file.as_ref().map(|file| file.as_fd());
         self.0.backend.borrow_mut().attach(id, file)?;
-        devices.push(Device { attachment, counts: DeviceCounts::default(), in_flight: 0, held: 0 });
+        devices.push(Device { attachment, carrier, counts: DeviceCounts::default(), in_flight: 0, held: 0 });
         Ok(id)
     }
 
@@ -339,7 +348,10 @@ impl Reactor {
             request.bios.push(entry.bio);
         }
         device.in_flight += 1;
-        self.0.batch.borrow_mut().push(tag);
+        match &device.carrier {
+            Some(carrier) => carrier.carry(tag, request),
+            None => self.0.batch.borrow_mut().push(tag),
+        }
     }
 
     /// One pass of the loop. With `wait`, sleeps in the backend when nothing else is to be done.
@@ -353,7 +365,8 @@ impl Reactor {
         for _ in 0..INLINE_ROUNDS_MAX {
             self.poll_jobs();
             self.unplug();
-            if self.0.finished.borrow().is_empty() {
+            let carried = self.reap_carried();
+            if self.0.finished.borrow().is_empty() && !carried {
                 break;
             }
             // What was done in memory is delivered first: what follows from it joins this call.

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay::block::{Bio, HeapMemory, Sector, Segments, Target, call};
-use forebay::{DeviceName, Devices, FileOptions, Reactor};
+use forebay::{BufferPool, DeviceName, Devices, FileOptions, Reactor};
 use forebay_device::FileDevice;
 
 use crate::failure::Failure;
@@ -40,14 +40,26 @@ pub enum End {
 impl End {
     /// Reads a word of the command line.
     pub fn parse(word: &str) -> Result<Self, Failure> {
-        match (word, DeviceName::parse(word)) {
+        match (word, DeviceName::read(word)) {
             ("-", _) => Ok(Self::Stream),
             ("null:", _) => Ok(Self::Nowhere),
-            (_, Some(DeviceName::File(path))) => Ok(Self::Path(path)),
-            (_, Some(device)) => Ok(Self::Device(device)),
-            (_, None) => Err(Failure::Usage(format!("{word} names no size: write it as in ram:64M"))),
+            (_, Ok(DeviceName::File(path))) => Ok(Self::Path(path)),
+            (_, Ok(device)) => Ok(Self::Device(device)),
+            (_, Err(error)) => Err(Failure::Usage(error.to_string())),
         }
     }
+}
+
+/// Devices for the ends named by `read` and `written`, with the servers among them connected.
+pub async fn devices(reactor: &Reactor, pool: &BufferPool, read: &[&str], written: &[&str]) -> Result<Devices, Failure> {
+    let devices = Devices::new(reactor, FileOptions::default());
+    let ends = read.iter().map(|word| (word, true)).chain(written.iter().map(|word| (word, false)));
+    for (word, read_only) in ends {
+        if let End::Device(name) = End::parse(word)? {
+            devices.connect(pool, &name, read_only).await.map_err(|error| Failure::of(&error))?;
+        }
+    }
+    Ok(devices)
 }
 
 /// What lies under a path.

@@ -25,7 +25,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use forebay::block::{Bio, Sector, SectorCount, Status, Target, call};
-use forebay::{BufferPool, Devices, FileOptions, Reactor, engine};
+use forebay::{BufferPool, Devices, Reactor, engine};
 use forebay_target::copy::{Engine, How, Leg, Settings, Watch, Zeroes};
 
 use self::bar::{Bar, LOOK_EVERY};
@@ -45,7 +45,7 @@ pub fn run(flags: &CopyFlags) -> Outcome {
     check(flags)?;
     on_reactor(flags.engine.into(), async |reactor, pool| {
         if flags.source == "-" {
-            return Box::pin(input::copy(reactor, flags)).await;
+            return Box::pin(input::copy(reactor, pool, flags)).await;
         }
         Box::pin(copy(reactor, pool, flags)).await
     })
@@ -120,7 +120,9 @@ struct Job<'a> {
 }
 
 async fn copy(reactor: &Reactor, pool: &BufferPool, flags: &CopyFlags) -> Outcome {
-    let mut job = open(reactor, pool, flags)?;
+    let words: Vec<&str> = flags.destinations.iter().map(String::as_str).collect();
+    let devices = Box::pin(ends::devices(reactor, pool, &[&flags.source], &words)).await?;
+    let mut job = open(reactor, pool, flags, &devices)?;
     let begun = reactor.now();
     if !job.offload()? {
         Box::pin(job.through_engine()).await?;
@@ -142,9 +144,8 @@ async fn copy(reactor: &Reactor, pool: &BufferPool, flags: &CopyFlags) -> Outcom
 }
 
 /// Finds out whether everything fits, and opens it.
-fn open<'a>(reactor: &'a Reactor, pool: &'a BufferPool, flags: &'a CopyFlags) -> Result<Job<'a>, Failure> {
-    let devices = Devices::new(reactor, FileOptions::default());
-    let source = Source::open(&devices, reactor, &End::parse(&flags.source)?, &flags.source)?;
+fn open<'a>(reactor: &'a Reactor, pool: &'a BufferPool, flags: &'a CopyFlags, devices: &Devices) -> Result<Job<'a>, Failure> {
+    let source = Source::open(devices, reactor, &End::parse(&flags.source)?, &flags.source)?;
     let found = flags.resume.as_deref().map(Journal::read).transpose()?.flatten();
     let mut looked = Vec::new();
     for word in &flags.destinations {
@@ -166,7 +167,7 @@ fn open<'a>(reactor: &'a Reactor, pool: &'a BufferPool, flags: &'a CopyFlags) ->
     let mut destinations = Vec::new();
     for (end, to) in looked {
         let allocate = flags.allocated;
-        let to = to.open(&devices, reactor, &end, source.bytes, allocate)?;
+        let to = to.open(devices, reactor, &end, source.bytes, allocate)?;
         if let Some(path) = to.path.as_ref().filter(|_| to.made && flags.resume.is_some()) {
             // The journal speaks of this file: its name must last as long.
             ends::sync_folder(path).map_err(|error| Failure::because(format!("making {} durable", to.name), &error))?;

@@ -30,7 +30,7 @@ pub enum Engine {
 impl Engine {
     pub const ALL: [Self; 3] = [Self::Uring, Self::Threads, Self::Annexes];
 
-    fn backend(self) -> Box<dyn Backend> {
+    pub fn backend(self) -> Box<dyn Backend> {
         match self {
             Self::Uring | Self::Annexes | Self::Shared => Box::new(Uring::new().unwrap()),
             Self::Threads => Box::new(Threads::new().unwrap()),

@@ -19,7 +19,7 @@
 //!
 //! The lines are those of the kernel's device mapper, with paths where it has device numbers. Starts,
 //! lengths, offsets and chunks are sectors of 512 bytes. A device is the path of a file or block
-//! device, `ram:SIZE` or `null:SIZE` (see [`DeviceName`]). The options of `zram` are in
+//! device, `ram:SIZE`, `null:SIZE` or the URI of an NBD server (see [`DeviceName`]). The options of `zram` are in
 //! `forebay_target::zram::options`.
 //!
 //! Errors: [`TextError`], one sentence that names the line and the word. Nothing is opened here.
@@ -34,7 +34,7 @@ use forebay_target::flaky::{DownReads, DownWrites, Flakiness};
 use forebay_target::snapshot::options::{OptionError as SnapshotOptionError, SnapshotArgs};
 use forebay_target::zram::options::{OptionError as ZramOptionError, ZramOptions};
 
-use crate::device::DeviceName;
+use crate::device::{DeviceName, NameError};
 
 /// Why text is not a table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,8 +68,8 @@ enum Problem {
     Missing { target: &'static str, what: &'static str, usage: &'static str },
     #[error("{word:?} is too much for {target}: write `{usage}`")]
     Extra { target: &'static str, word: String, usage: &'static str },
-    #[error("{0:?} is not a size: write a number of bytes with K, M, G or T behind it, such as ram:64M")]
-    Size(String),
+    #[error(transparent)]
+    Name(#[from] NameError),
     #[error("flakey does not know {0:?}: use error_reads, error_writes or drop_writes")]
     Feature(String),
     #[error(transparent)]
@@ -311,7 +311,7 @@ fn target_text<'a>(target: &str, words: impl Iterator<Item = &'a str>) -> Result
 }
 
 fn device_name(word: &str) -> Result<DeviceName, Problem> {
-    DeviceName::parse(word).ok_or_else(|| Problem::Size(word.to_owned()))
+    Ok(DeviceName::read(word)?)
 }
 
 /// The words behind a target's name.
@@ -408,6 +408,24 @@ impl TargetText {
             Self::Snapshot { .. } => "snapshot",
             Self::SnapshotOrigin(_) => "snapshot-origin",
             Self::SnapshotMerge { .. } => "snapshot-merge",
+        }
+    }
+
+    /// The devices that it names.
+    #[must_use]
+    pub fn devices(&self) -> Vec<&DeviceName> {
+        match self {
+            Self::Linear(place) | Self::Flakey(place, _) | Self::Stats(place) => vec![&place.device],
+            Self::Striped { columns, .. } => columns.iter().map(|place| &place.device).collect(),
+            Self::Error => Vec::new(),
+            Self::Delay { read, write, flush } => {
+                [Some(read), write.as_ref(), flush.as_ref()].into_iter().flatten().map(|detour| &detour.place.device).collect()
+            }
+            Self::LogWrites { device, log } => vec![device, log],
+            Self::Zram { backing, .. } => backing.iter().collect(),
+            Self::Writecache { origin, fast, .. } => vec![origin, fast],
+            Self::Snapshot { origin, cow, .. } | Self::SnapshotMerge { origin, cow, .. } => vec![origin, cow],
+            Self::SnapshotOrigin(device) => vec![device],
         }
     }
 }

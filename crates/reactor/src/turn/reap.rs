@@ -64,18 +64,19 @@ impl Reactor {
         if complete {
             let mut finished = self.0.finished.borrow_mut();
             finished.extend(request.bios.drain(..).map(|bio| (bio, Status::Ok)));
-        } else if request.bios.len() > 1 {
+        } else if request.bios.len() > 1 && !is_unreachable(one.result) {
             let mut plug = self.0.plug.borrow_mut();
             for bio in request.bios.drain(..) {
                 plug.add(request.device, false, bio);
             }
             self.0.ready.store(true, Ordering::Release);
         } else {
-            device.counts.errors += 1;
             let status = status_of(one.result);
-            let bio = request.bios.pop().expect("a block request carries a bio");
-            log_failure(&device.attachment.name, &bio, one.result, status);
-            self.0.finished.borrow_mut().push((bio, status));
+            for bio in request.bios.drain(..) {
+                device.counts.errors += 1;
+                log_failure(&device.attachment.name, &bio, one.result, status);
+                self.0.finished.borrow_mut().push((bio, status));
+            }
         }
         let device_id = request.device;
         requests.release(one.tag);
@@ -114,6 +115,11 @@ impl Reactor {
             self.0.ready.store(true, Ordering::Release);
         }
     }
+}
+
+/// Whether a request failed because nobody can be asked any more: its parts would fare no better.
+fn is_unreachable(result: i32) -> bool {
+    matches!(-result, libc::ESHUTDOWN | libc::ETIMEDOUT | libc::ENOTCONN)
 }
 
 /// What an errno means to whoever asked. A short result without progress is the end of the device.

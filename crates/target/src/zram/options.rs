@@ -9,7 +9,7 @@
 //! | `algo` | `lz4`, `zstd`, `deflate` or `store` | `lz4` |
 //! | `level` | 1 to 22 for zstd, 1 to 9 for deflate | 3, 6 |
 //! | `dict` | path of a dictionary for zstd | none |
-//! | `backing_dev` | file, block device or `ram:SIZE`; its content is lost | none |
+//! | `backing_dev` | file, block device, `ram:SIZE` or NBD server; its content is lost | none |
 //! | `image` | file that the disk is restored from when it is there, and saved to in the end | none |
 //! | `range_pages` | blocks of 4 KiB of one write to it, 1 to 256 | what the device prefers |
 //! | `packed` | `yes`: objects are written as they are, several to a block | `no` |

@@ -17,9 +17,11 @@
 //! Units: offsets and lengths are bytes.
 
 use super::export::Export;
-use super::reply::{Framing, ReplyTo};
-use super::status::WireError;
-use super::wire::{CommandFlags, MAGIC_REQUEST, MAGIC_REQUEST_EXTENDED, PAYLOAD_BYTES_MAX, Reader, TransmissionFlags, cmd};
+use super::reply::ReplyTo;
+use crate::status::WireError;
+use crate::wire::{
+    CommandFlags, Framing, MAGIC_REQUEST, MAGIC_REQUEST_EXTENDED, PAYLOAD_BYTES_MAX, Reader, TransmissionFlags, cmd,
+};
 
 /// Longest request header, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 32;

@@ -12,32 +12,34 @@
 use std::ops::BitOr;
 
 /// First eight bytes of the server's greeting: `NBDMAGIC`.
-pub(super) const MAGIC_GREETING: u64 = 0x4e42_444d_4147_4943;
+pub(crate) const MAGIC_GREETING: u64 = 0x4e42_444d_4147_4943;
 /// Second part of the greeting and first field of each option: `IHAVEOPT`.
-pub(super) const MAGIC_OPTION: u64 = 0x4948_4156_454f_5054;
+pub(crate) const MAGIC_OPTION: u64 = 0x4948_4156_454f_5054;
 /// First field of each reply to an option.
-pub(super) const MAGIC_OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
+pub(crate) const MAGIC_OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
 /// First field of a compact request.
-pub(super) const MAGIC_REQUEST: u32 = 0x2560_9513;
+pub(crate) const MAGIC_REQUEST: u32 = 0x2560_9513;
 /// First field of an extended request.
-pub(super) const MAGIC_REQUEST_EXTENDED: u32 = 0x21e4_1c71;
+pub(crate) const MAGIC_REQUEST_EXTENDED: u32 = 0x21e4_1c71;
 /// First field of a simple reply.
-pub(super) const MAGIC_REPLY_SIMPLE: u32 = 0x6744_6698;
+pub(crate) const MAGIC_REPLY_SIMPLE: u32 = 0x6744_6698;
 /// First field of a structured reply chunk.
-pub(super) const MAGIC_REPLY_STRUCTURED: u32 = 0x668e_33ef;
+pub(crate) const MAGIC_REPLY_STRUCTURED: u32 = 0x668e_33ef;
 /// First field of an extended reply chunk.
-pub(super) const MAGIC_REPLY_EXTENDED: u32 = 0x6e8a_278c;
+pub(crate) const MAGIC_REPLY_EXTENDED: u32 = 0x6e8a_278c;
 
 /// Longest string the protocol knows (export names, descriptions, error messages), in bytes.
 pub const STRING_BYTES_MAX: usize = 4096;
 /// Longest payload of one request, in bytes: 32 MiB, the limit that every client keeps without
 /// asking. It is also the largest read that is answered.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
-/// Id of the only metadata context, `base:allocation`. Any number but zero would do.
-pub(super) const CONTEXT_ALLOCATION: u32 = 1;
+/// The only metadata context that either side uses.
+pub(crate) const ALLOCATION: &str = "base:allocation";
+/// Id under which the server tells the only metadata context, `base:allocation`. Any number but zero would do.
+pub(crate) const CONTEXT_ALLOCATION: u32 = 1;
 
 /// Option types a client may send in the handshake.
-pub(super) mod opt {
+pub(crate) mod opt {
     pub const EXPORT_NAME: u32 = 1;
     pub const ABORT: u32 = 2;
     pub const LIST: u32 = 3;
@@ -51,7 +53,7 @@ pub(super) mod opt {
 }
 
 /// Types of replies to options.
-pub(super) mod rep {
+pub(crate) mod rep {
     pub const ACK: u32 = 1;
     pub const SERVER: u32 = 2;
     pub const INFO: u32 = 3;
@@ -62,8 +64,11 @@ pub(super) mod rep {
         0x8000_0000 + number
     }
 
+    /// Lowest of all refusals.
+    pub const ERR: u32 = err(0);
     pub const ERR_UNSUP: u32 = err(1);
     pub const ERR_INVALID: u32 = err(3);
+    pub const ERR_TLS_REQD: u32 = err(5);
     pub const ERR_UNKNOWN: u32 = err(6);
     pub const ERR_SHUTDOWN: u32 = err(7);
     pub const ERR_BLOCK_SIZE_REQD: u32 = err(8);
@@ -72,7 +77,7 @@ pub(super) mod rep {
 }
 
 /// Kinds of information in a reply to INFO and GO.
-pub(super) mod info {
+pub(crate) mod info {
     pub const EXPORT: u16 = 0;
     pub const NAME: u16 = 1;
     pub const DESCRIPTION: u16 = 2;
@@ -80,7 +85,7 @@ pub(super) mod info {
 }
 
 /// Request types.
-pub(super) mod cmd {
+pub(crate) mod cmd {
     pub const READ: u16 = 0;
     pub const WRITE: u16 = 1;
     pub const DISC: u16 = 2;
@@ -92,7 +97,7 @@ pub(super) mod cmd {
 }
 
 /// Types of structured and extended reply chunks.
-pub(super) mod chunk {
+pub(crate) mod chunk {
     pub const NONE: u16 = 0;
     pub const OFFSET_DATA: u16 = 1;
     pub const OFFSET_HOLE: u16 = 2;
@@ -100,14 +105,43 @@ pub(super) mod chunk {
     pub const BLOCK_STATUS_EXT: u16 = 6;
     pub const ERROR: u16 = 0x8001;
     pub const ERROR_OFFSET: u16 = 0x8002;
+    /// Set in the types of all errors, also of those that nobody knows yet.
+    pub const ERROR_BIT: u16 = 0x8000;
     /// Flag of the last chunk of a reply.
     pub const DONE: u16 = 1;
 }
 
 /// Handshake flags; the client answers with the same bits.
-pub(super) mod handshake_flag {
+pub(crate) mod handshake_flag {
     pub const FIXED_NEWSTYLE: u16 = 1;
     pub const NO_ZEROES: u16 = 2;
+}
+
+/// How requests and replies are framed on this connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// Compact requests, simple replies.
+    Simple,
+    /// Compact requests, structured replies where they are needed.
+    Structured,
+    /// Extended requests and replies.
+    Extended,
+}
+
+/// Part of the export with one allocation state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatusExtent {
+    /// Length in bytes, not zero.
+    pub length: u64,
+    /// What is known about it: [`StatusExtent::HOLE`] and [`StatusExtent::ZERO`].
+    pub state: u32,
+}
+
+impl StatusExtent {
+    /// Nothing is allocated here.
+    pub const HOLE: u32 = 1;
+    /// This reads as zeroes.
+    pub const ZERO: u32 = 2;
 }
 
 /// What an export can do, as the protocol's transmission flags (16 bits).
@@ -135,6 +169,12 @@ impl TransmissionFlags {
     pub const SEND_CACHE: Self = Self(1 << 10);
     /// The `FAST_ZERO` command flag of `WRITE_ZEROES` is honoured.
     pub const SEND_FAST_ZERO: Self = Self(1 << 11);
+
+    /// Flags as received.
+    #[must_use]
+    pub const fn from_bits(bits: u16) -> Self {
+        Self(bits)
+    }
 
     /// True if all of `flags` are set here.
     #[must_use]
@@ -218,7 +258,7 @@ impl BitOr for CommandFlags {
 
 /// A cursor over received bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reader<'a>(pub &'a [u8]);
+pub(crate) struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -252,7 +292,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Appends numbers in wire order.
-pub(super) trait PutWire {
+pub(crate) trait PutWire {
     fn put_u16(&mut self, value: u16);
     fn put_u32(&mut self, value: u32);
     fn put_u64(&mut self, value: u64);

@@ -1,8 +1,8 @@
 //! Each behaviour of the negotiation, seen by a client that speaks bytes.
 
 use super::super::export::{BlockBytes, Unaligned};
-use super::super::wire::{PutWire, Reader, info, rep};
 use super::*;
+use crate::wire::{PutWire, Reader, info, rep};
 
 mod metadata;
 

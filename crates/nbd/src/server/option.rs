@@ -13,13 +13,11 @@
 //!
 //! Units: lengths are bytes.
 
-use super::wire::{MAGIC_OPTION, Reader, STRING_BYTES_MAX, info};
+use crate::wire::{ALLOCATION, MAGIC_OPTION, Reader, STRING_BYTES_MAX, info};
 
 /// Length of the header of an option, in bytes.
 pub(super) const HEADER_BYTES: usize = 16;
 
-/// The only metadata context served.
-pub(super) const ALLOCATION: &str = "base:allocation";
 /// The query that means all contexts of the `base` namespace.
 const BASE_ALL: &[u8] = b"base:";
 

@@ -1,11 +1,11 @@
-//! The NBD protocol, server side: fixed newstyle negotiation, then requests and replies.
+//! The server's side of the protocol: fixed newstyle negotiation, then requests and replies.
 //!
 //! ```text
 //!              bytes                                   bytes
 //!   client ───────────▶ handshake ──▶ session ◀────────────────── client
 //!                      option, answer   judge: accept, refuse, close
 //!                      export           reply: heads, errors, block status
-//!                             wire: numbers and byte order
+//!                             crate::wire: numbers and byte order
 //! ```
 //!
 //! 1. These modules know bytes only: no sockets, no clock, no reactor. They are tested and fuzzed
@@ -15,7 +15,7 @@
 //! A client that enters the default export and reads its first kilobyte:
 //!
 //! ```
-//! use forebay_export::nbd::{
+//! use forebay_nbd::{
 //!     BlockBytes, Command, Export, Framing, Handshake, Step, TransmissionFlags, Verdict, parse_request,
 //! };
 //!
@@ -40,10 +40,6 @@
 //! # assert_eq!(session.framing(), Framing::Simple);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//!
-//! Source: the NBD protocol document (`doc/proto.md` of the `NetworkBlockDevice` project) with its
-//! extended-headers extension.
-#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod answer;
 mod export;
@@ -51,12 +47,8 @@ mod handshake;
 mod option;
 mod reply;
 mod session;
-mod status;
-mod wire;
 
 pub use export::{BlockBytes, Export, ExportError, Unaligned};
 pub use handshake::{Close, Handshake, INPUT_BYTES_MAX, OPTION_BYTES_MAX, OPTIONS_MAX, Progress, Step};
-pub use reply::{Framing, ReplyTo, STATUS_EXTENTS_MAX, StatusExtent};
+pub use reply::{ReplyTo, STATUS_EXTENTS_MAX};
 pub use session::{BadRequestMagic, Command, REQUEST_BYTES_MAX, Request, RequestHeader, Session, Verdict, parse_request};
-pub use status::WireError;
-pub use wire::{CommandFlags, PAYLOAD_BYTES_MAX, STRING_BYTES_MAX, TransmissionFlags};

@@ -23,11 +23,10 @@
 use super::answer::{self, Refusal};
 use super::export::{self, Export};
 use super::option::{ContextQuery, ExportQuery, HEADER_BYTES, parse_header};
-use super::reply::Framing;
 use super::session::Session;
-use super::wire::{
-    CONTEXT_ALLOCATION, MAGIC_GREETING, MAGIC_OPTION, PAYLOAD_BYTES_MAX, PutWire, Reader, STRING_BYTES_MAX, TransmissionFlags,
-    handshake_flag, opt,
+use crate::wire::{
+    CONTEXT_ALLOCATION, Framing, MAGIC_GREETING, MAGIC_OPTION, PAYLOAD_BYTES_MAX, PutWire, Reader, STRING_BYTES_MAX,
+    TransmissionFlags, handshake_flag, opt,
 };
 
 /// Most option data that is read, in bytes: a name and a few queries of the greatest length.

@@ -12,8 +12,8 @@
 //! Units: lengths are bytes.
 
 use super::export::Export;
-use super::option::{ALLOCATION, ExportQuery};
-use super::wire::{MAGIC_OPTION_REPLY, PAYLOAD_BYTES_MAX, PutWire, TransmissionFlags, info, opt, rep};
+use super::option::ExportQuery;
+use crate::wire::{ALLOCATION, MAGIC_OPTION_REPLY, PAYLOAD_BYTES_MAX, PutWire, TransmissionFlags, info, opt, rep};
 
 /// The header of an answer; `length` bytes of data follow.
 fn put_head(out: &mut Vec<u8>, option: u32, kind: u32, length: usize) {

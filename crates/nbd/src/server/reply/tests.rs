@@ -3,8 +3,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::wire::Reader;
 use super::*;
+use crate::wire::Reader;
 
 const TO: ReplyTo = ReplyTo { cookie: 0x1122_3344_5566_7788, offset: 4096 };
 const HOLE: u32 = StatusExtent::HOLE;

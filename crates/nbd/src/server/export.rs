@@ -6,7 +6,7 @@
 //!
 //! Units: sizes are bytes.
 
-use super::wire::{PAYLOAD_BYTES_MAX, STRING_BYTES_MAX, TransmissionFlags};
+use crate::wire::{PAYLOAD_BYTES_MAX, STRING_BYTES_MAX, TransmissionFlags};
 
 /// Largest minimum block size the protocol allows, in bytes.
 const BLOCK_BYTES_MIN_MAX: u32 = 1 << 16;

@@ -1,9 +1,9 @@
 //! Metadata contexts and the export they belong to.
 
 use super::super::super::session::Verdict;
-use super::super::super::wire::CommandFlags;
-use super::super::super::{Command, RequestHeader};
+use super::super::super::session::{Command, RequestHeader};
 use super::*;
+use crate::wire::CommandFlags;
 
 fn knows_status(session: &Session) -> bool {
     let header = RequestHeader { flags: CommandFlags::NONE, kind: 7, cookie: 1, offset: 0, length: 512 };

@@ -21,9 +21,10 @@
 //!
 //! Units: lengths and offsets are bytes.
 
-use super::status::WireError;
-use super::wire::{
-    CONTEXT_ALLOCATION, MAGIC_REPLY_EXTENDED, MAGIC_REPLY_SIMPLE, MAGIC_REPLY_STRUCTURED, PAYLOAD_BYTES_MAX, PutWire, chunk,
+use crate::status::WireError;
+use crate::wire::{
+    CONTEXT_ALLOCATION, Framing, MAGIC_REPLY_EXTENDED, MAGIC_REPLY_SIMPLE, MAGIC_REPLY_STRUCTURED, PAYLOAD_BYTES_MAX, PutWire,
+    StatusExtent, chunk,
 };
 
 /// Most extents in one block status reply.
@@ -32,17 +33,6 @@ pub const STATUS_EXTENTS_MAX: u32 = 8192;
 /// largest minimum block size, so that the cut is aligned for everyone.
 const STATUS_CUT_BYTES: u64 = 1 << 16;
 
-/// How requests and replies are framed on this connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
-    /// Compact requests, simple replies.
-    Simple,
-    /// Compact requests, structured replies where they are needed.
-    Structured,
-    /// Extended requests and replies.
-    Extended,
-}
-
 /// The request that a reply belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyTo {
@@ -50,22 +40,6 @@ pub struct ReplyTo {
     pub cookie: u64,
     /// The offset of the request, in bytes; extended replies repeat it.
     pub offset: u64,
-}
-
-/// Part of the export with one allocation state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StatusExtent {
-    /// Length in bytes, not zero.
-    pub length: u64,
-    /// What is known about it: [`StatusExtent::HOLE`] and [`StatusExtent::ZERO`].
-    pub state: u32,
-}
-
-impl StatusExtent {
-    /// Nothing is allocated here.
-    pub const HOLE: u32 = 1;
-    /// This reads as zeroes.
-    pub const ZERO: u32 = 2;
 }
 
 impl Framing {
@@ -80,7 +54,7 @@ impl Framing {
     /// The request failed, with a sentence for people where the framing has room for one.
     ///
     /// # Panics
-    /// If `text` is longer than [`super::STRING_BYTES_MAX`].
+    /// If `text` is longer than [`crate::STRING_BYTES_MAX`].
     pub fn put_error(self, out: &mut Vec<u8>, to: ReplyTo, error: WireError, text: &str) {
         if self == Self::Simple {
             return put_simple(out, to, error.code());
@@ -95,7 +69,7 @@ impl Framing {
     /// The request failed at byte `at` of the export. With simple replies the place is lost.
     ///
     /// # Panics
-    /// If `text` is longer than [`super::STRING_BYTES_MAX`].
+    /// If `text` is longer than [`crate::STRING_BYTES_MAX`].
     pub fn put_error_at(self, out: &mut Vec<u8>, to: ReplyTo, error: WireError, text: &str, at: u64) {
         if self == Self::Simple {
             return put_simple(out, to, error.code());
@@ -111,7 +85,7 @@ impl Framing {
     /// A READ of `length` bytes succeeded: the head of a reply whose data, all of it, follows.
     ///
     /// # Panics
-    /// If `length` is zero (use [`Framing::put_empty_read`]) or above [`super::PAYLOAD_BYTES_MAX`].
+    /// If `length` is zero (use [`Framing::put_empty_read`]) or above [`crate::PAYLOAD_BYTES_MAX`].
     pub fn put_read(self, out: &mut Vec<u8>, to: ReplyTo, length: u32) {
         if self == Self::Simple {
             assert_content(length);
@@ -132,7 +106,7 @@ impl Framing {
     /// export on. `last` ends the reply.
     ///
     /// # Panics
-    /// With simple replies, or if `length` is zero or above [`super::PAYLOAD_BYTES_MAX`].
+    /// With simple replies, or if `length` is zero or above [`crate::PAYLOAD_BYTES_MAX`].
     pub fn put_read_part(self, out: &mut Vec<u8>, to: ReplyTo, offset: u64, length: u32, last: bool) {
         assert_content(length);
         self.put_chunk(out, to, chunk::OFFSET_DATA, last, 8 + u64::from(length));
@@ -143,7 +117,7 @@ impl Framing {
     /// ends the reply.
     ///
     /// # Panics
-    /// With simple replies, or if `length` is zero or above [`super::PAYLOAD_BYTES_MAX`].
+    /// With simple replies, or if `length` is zero or above [`crate::PAYLOAD_BYTES_MAX`].
     pub fn put_read_hole(self, out: &mut Vec<u8>, to: ReplyTo, offset: u64, length: u32, last: bool) {
         assert_content(length);
         self.put_chunk(out, to, chunk::OFFSET_HOLE, last, 12);
@@ -291,7 +265,7 @@ fn assert_content(length: u32) {
 }
 
 fn text_length(text: &str) -> u16 {
-    assert!(text.len() <= super::wire::STRING_BYTES_MAX, "a sentence is at most 4096 bytes");
+    assert!(text.len() <= crate::wire::STRING_BYTES_MAX, "a sentence is at most 4096 bytes");
     u16::try_from(text.len()).expect("at most 4096")
 }
 

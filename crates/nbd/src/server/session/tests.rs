@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::super::export::BlockBytes;
-use super::super::wire::PutWire;
 use super::*;
+use crate::wire::PutWire;
 
 const SIZE: u64 = 1 << 30;
 const MAX: u64 = PAYLOAD_BYTES_MAX as u64;
