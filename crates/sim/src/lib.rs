@@ -12,6 +12,7 @@
 
 pub mod cache;
 pub mod check;
+pub mod enumerate;
 pub mod run;
 pub mod world;
 pub mod zram;

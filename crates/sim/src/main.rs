@@ -3,6 +3,7 @@
 //! ```text
 //!   forebay-sim [cache|zram] --seeds A..B [--jobs N] [--requests R]    child processes run chunks of seeds
 //!   forebay-sim [cache|zram] --seed N [--verbose] [--requests R]       one seed, here, with every event
+//!   forebay-sim enumerate [--length L]                                 every crash of every short script
 //! ```
 //!
 //! Exit status: 0 when every seed passed, 1 when one failed, 2 for wrong arguments.
@@ -23,10 +24,12 @@ const REQUESTS: u64 = 1000;
 const USAGE: &str = "\
 usage: forebay-sim [cache|zram] --seeds A..B [--jobs N] [--requests R]
        forebay-sim [cache|zram] --seed N [--verbose] [--requests R]
+       forebay-sim enumerate [--length L]
   cache, zram    what is put to the test (default cache)
   --seeds A..B   run seeds A to B - 1, in N processes (default 2)
   --seed N       run one seed; --verbose prints every event
-  --requests R   requests of each seed (default 1000)";
+  --requests R   requests of each seed (default 1000)
+  enumerate      every crash of every script of up to L operations (default 3) on a tiny write cache";
 
 /// What is put to the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +67,9 @@ struct Asked {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.first().is_some_and(|word| word == "enumerate") {
+        return enumerate(&words[1..]);
+    }
     let asked = match parse(&words) {
         Ok(asked) => asked,
         Err(reason) => {
@@ -80,6 +86,37 @@ fn main() -> ExitCode {
         Drive::new(asked.subject, asked.seeds, asked.jobs, asked.requests).run()
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Tries every crash of every script of up to so many operations.
+fn enumerate(words: &[String]) -> ExitCode {
+    let length = match words {
+        [] => Ok(3),
+        [option, value] if option == "--length" => number(value),
+        _ => Err(String::new()),
+    };
+    let Ok(Ok(length)) = length.map(u32::try_from) else {
+        eprintln!("forebay-sim: enumerate takes --length L, a small number\n{USAGE}");
+        return ExitCode::from(2);
+    };
+    let mut failed = 0;
+    for (variant, tally) in (0..).map_while(|variant| Some((variant, forebay_sim::enumerate::run(variant, length, 2)?))) {
+        println!(
+            "variant {variant}, up to {length} operations: {} runs, {} crash points, {} states, {} distinct, {} failed",
+            tally.runs, tally.points, tally.states, tally.distinct, tally.failed
+        );
+        failed += tally.failed;
+    }
+    // One operation less: each of these runs has an error, and most another one while that is recovered.
+    let length = length.saturating_sub(1);
+    for (variant, swept) in (0..).map_while(|variant| Some((variant, forebay_sim::enumerate::sweep(variant, length, 2)?))) {
+        println!(
+            "variant {variant}, up to {length} operations: {} runs with errors, {} of them with another in recovery, {} failed",
+            swept.runs, swept.again, swept.failed
+        );
+        failed += swept.failed;
+    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn parse(words: &[String]) -> Result<Asked, String> {

@@ -4,6 +4,7 @@ mod subject;
 mod swarm;
 
 use crate::check::{Model, stamp};
+use crate::enumerate::{SEED, Tiny};
 use crate::run::{Outcome, run};
 
 use subject::CacheSubject;
@@ -21,4 +22,27 @@ pub fn run_seed(seed: u64, requests: u64, trace: bool) -> Outcome {
     let model = Model::new(seed, swarm.sectors, swarm.initial_zeroes);
     let (load, faults) = (swarm.load.clone(), swarm.faults);
     run(seed, world, &CacheSubject::new(swarm), load, model, faults, requests)
+}
+
+/// Variants of a tiny write cache: block size, and options.
+const TINY: [(u32, &str); 4] = [
+    (512, ""),
+    (512, "overwrite new"),
+    (4096, "high_watermark 50 low_watermark 0 autocommit_blocks 2"),
+    (4096, "overwrite new writeback_jobs 1 autocommit_time 1"),
+];
+
+/// A write cache of four blocks before a device of eight, in its variant number `variant`.
+#[must_use]
+pub fn tiny(variant: usize) -> Option<Tiny> {
+    let &(block_bytes, words) = TINY.get(variant)?;
+    let swarm = Swarm::tiny(block_bytes, words.split_whitespace());
+    let (model, block_sectors) = (Model::new(SEED, swarm.sectors, false), block_bytes as usize / 512);
+    let shape = swarm.clone();
+    let world = move || {
+        let world = shape.world(SEED, false);
+        world.preset(ORIGIN, |bytes| stamp(bytes, SEED, 0, 0));
+        world
+    };
+    Some(Tiny { world: Box::new(world), subject: Box::new(CacheSubject::new(swarm)), model, block_sectors })
 }

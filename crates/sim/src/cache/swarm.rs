@@ -74,6 +74,35 @@ impl Swarm {
         }
     }
 
+    /// A cache of four blocks before a device of eight, without faults, on disks that take the same time for all.
+    pub(super) fn tiny<'a>(block_bytes: u32, words: impl Iterator<Item = &'a str>) -> Self {
+        let block = block_bytes as usize;
+        let sectors = 8 * block / 512;
+        let fast = (64 + 16 * 4_usize).next_multiple_of(block) + 4 * block;
+        let limits = Limits { memory_align: 512, discard: Ability::Native, write_zeroes: Ability::Native, ..Limits::unlimited() };
+        let disk = |name, sectors: usize| DiskOptions {
+            name,
+            sectors: sectors as u64,
+            limits,
+            latency_ns: (10_000, 10_000),
+            tear_bytes: 512,
+            faults: FaultOptions::default(),
+        };
+        Self {
+            block_bytes,
+            sectors,
+            words: words.map(str::to_owned).collect(),
+            extend: true,
+            initial_zeroes: false,
+            faults: false,
+            load: Load::draw(&mut Rng::with_seed(0), sectors, block / 512, 1),
+            disks: [disk("fast", fast / 512), disk("origin", sectors)],
+            yield_always: false,
+            early_effect: false,
+            side: false,
+        }
+    }
+
     /// The world of this seed.
     pub(super) fn world(&self, seed: u64, trace: bool) -> World {
         World::new(WorldOptions {
@@ -175,6 +204,7 @@ fn fault_options(rng: &mut Rng, sectors: u64) -> FaultOptions {
         again: rate(rng),
         stuck: rate(rng) / 30,
         fail_at: (rng.u32(0..3) == 0).then(|| rng.u64(0..1_000)),
+        fail_from: None,
         unreadable: bad_sectors(rng, sectors),
         unwritable: bad_sectors(rng, sectors),
     }

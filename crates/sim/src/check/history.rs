@@ -55,6 +55,7 @@ impl Record {
 }
 
 /// All requests of a run.
+#[derive(Clone)]
 pub(crate) struct History {
     records: Vec<Record>,
     tick: Tick,

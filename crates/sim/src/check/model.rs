@@ -26,6 +26,7 @@ pub(crate) struct Version {
 }
 
 /// What every sector of a device may hold.
+#[derive(Clone)]
 pub struct Model {
     seed: u64,
     initial_zeroes: bool,
@@ -181,6 +182,20 @@ impl Model {
             {
                 let reason = format!("{found:?} now, {before:?} after an earlier restart with no request in between");
                 return Err(Violation { sector: sector as u64, reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a restart after a power cut now might bring back `found`, sector by sector.
+    ///
+    /// # Errors
+    /// The first sector that holds what it may not.
+    pub fn allows(&self, found: &[Found]) -> Result<(), Violation> {
+        for (sector, &found) in found.iter().enumerate() {
+            let bar = self.crash_bar(sector);
+            if self.matches(sector, found, bar).next().is_none() {
+                return Err(self.violation(sector, found, bar, "a restart brought back"));
             }
         }
         Ok(())

@@ -17,6 +17,7 @@ use fastrand::Rng;
 use forebay_block::Limits;
 
 use super::fault::{FaultOptions, Faults};
+use super::remains::{Pending, Remains};
 
 /// Bytes of a sector.
 pub(crate) const SECTOR: usize = 512;
@@ -207,6 +208,18 @@ impl Disk {
         }
         self.unflushed_bytes = 0;
         self.newest.copy_from_slice(&self.durable);
+    }
+
+    /// What a power cut would find now, with `in_flight` as what no request has reported yet.
+    pub(crate) fn remains(&self, in_flight: Vec<(usize, Vec<u8>)>) -> Remains {
+        let unflushed = self.unflushed.iter();
+        let mut pending: Vec<_> =
+            unflushed.map(|write| Pending { order: write.order, sector: write.sector, data: write.data.clone() }).collect();
+        for (order, (sector, data)) in (self.orders + 1..).zip(in_flight) {
+            pending.push(Pending { order, sector, data });
+        }
+        let tear_sectors = self.options.tear_bytes as usize / SECTOR;
+        Remains { durable: self.durable.clone(), durable_order: self.durable_order.clone(), tear_sectors, pending }
     }
 
     fn settle_units(&mut self, write: &Unflushed, units: impl Fn(usize) -> bool) {

@@ -35,6 +35,8 @@ pub struct FaultOptions {
     pub stuck: u32,
     /// The one request of this disk, counted from 0, that fails.
     pub fail_at: Option<u64>,
+    /// The first request of this disk, counted from 0, from which on all fail.
+    pub fail_from: Option<u64>,
     /// Sectors that cannot be read.
     pub unreadable: Vec<Range<u64>>,
     /// Sectors that cannot be written.
@@ -58,7 +60,7 @@ pub(crate) struct Faults {
     pub(crate) options: FaultOptions,
     /// Off while the world heals.
     pub(crate) on: bool,
-    seen: u64,
+    pub(crate) seen: u64,
     /// How many were injected so far.
     pub(crate) injected: u64,
 }
@@ -73,6 +75,7 @@ impl Faults {
         self.options.unreadable.clear();
         self.options.unwritable.clear();
         self.options.fail_at = None;
+        self.options.fail_from = None;
         self.on = false;
     }
 
@@ -102,7 +105,8 @@ impl Faults {
             Kind::Discard | Kind::Receive | Kind::Send | Kind::Readable => (options.discard_error, [].as_slice()),
         };
         let bad = bad.iter().any(|range| range.start < sectors.end && sectors.start < range.end);
-        if bad || options.fail_at == Some(number) || hit(rng, rate) {
+        let chosen = options.fail_at == Some(number) || options.fail_from.is_some_and(|from| number >= from);
+        if bad || chosen || hit(rng, rate) {
             return Fate::Error { errno: EIO, partly: true };
         }
         if hit(rng, options.again) {

@@ -57,7 +57,7 @@ impl State {
         self.flights[slot] = Some(Flight { disk, sectors, fate, floor: self.done_requests, order: None });
         self.clock.plan(effect, tag, Step::Effect);
         self.clock.plan(time, tag, Step::Done);
-        if let Some(cut) = self.step(kind == Kind::Flush) {
+        if let Some(cut) = self.step(requests, kind == Kind::Flush) {
             self.end_life(requests, cut);
         }
     }
@@ -97,7 +97,7 @@ impl State {
             Step::Effect => self.take_effect(requests.get(tag), tag),
             Step::Done => self.report(requests.get(tag), tag, done),
         }
-        if let Some(cut) = self.step(false) {
+        if let Some(cut) = self.step(requests, false) {
             self.end_life(requests, cut);
         }
     }

@@ -20,6 +20,7 @@ mod digest;
 mod disk;
 mod fault;
 mod flight;
+mod remains;
 mod target;
 
 use std::cell::RefCell;
@@ -38,6 +39,7 @@ use flight::Flight;
 pub use digest::Digest;
 pub use disk::DiskOptions;
 pub use fault::FaultOptions;
+pub use remains::{Pending, Remains};
 pub use target::SimDisk;
 
 /// Turns in a row in which nothing happens and no time passes, after which a reactor is taken to be
@@ -122,7 +124,11 @@ pub(crate) struct State {
     yield_always: bool,
     early_effect: bool,
     trace: bool,
+    observer: Option<Observer>,
 }
+
+/// Is shown, at every device step, what a power cut would find on each disk.
+pub type Observer = Box<dyn FnMut(Vec<Remains>)>;
 
 /// The world; clones are the same world.
 #[derive(Clone)]
@@ -150,6 +156,7 @@ impl World {
             yield_always: options.yield_always,
             early_effect: options.early_effect,
             trace: options.trace,
+            observer: None,
         })))
     }
 
@@ -191,6 +198,11 @@ impl World {
         self.0.borrow_mut().cut_now = Some(cut);
     }
 
+    /// Shows `observer` what a power cut would find, at every device step from now on. It must not touch this world.
+    pub fn observe(&self, observer: Observer) {
+        self.0.borrow_mut().observer = Some(observer);
+    }
+
     /// Why the life ended, if the world ended it.
     #[must_use]
     pub fn stop(&self) -> Option<Stop> {
@@ -217,6 +229,25 @@ impl World {
         for disk in &mut self.0.borrow_mut().disks {
             disk.faults.on = on;
         }
+    }
+
+    /// Lets the request of a disk fail that follows after so many others; with `for_good` all later ones, too.
+    pub fn fail(&self, disk: usize, after: u64, for_good: bool) {
+        let faults = &mut self.0.borrow_mut().disks[disk].faults;
+        let at = Some(faults.seen + after);
+        (faults.options.fail_at, faults.options.fail_from, faults.on) = (at, at.filter(|_| for_good), true);
+    }
+
+    /// How many requests a disk has seen.
+    #[must_use]
+    pub fn requests_of(&self, disk: usize) -> u64 {
+        self.0.borrow().disks[disk].faults.seen
+    }
+
+    /// Number of disks.
+    #[must_use]
+    pub fn disks(&self) -> usize {
+        self.0.borrow().disks.len()
     }
 
     /// Repairs all disks: no faults any more.
@@ -262,8 +293,13 @@ impl State {
     }
 
     /// Counts a device step; how the life ends when it is the last.
-    fn step(&mut self, submits_flush: bool) -> Option<Cut> {
+    fn step(&mut self, requests: &Requests, submits_flush: bool) -> Option<Cut> {
         self.idle_turns = 0;
+        if let Some(mut observer) = self.observer.take() {
+            let in_flight = self.writes_in_flight(requests);
+            observer(self.disks.iter().zip(in_flight).map(|(disk, writes)| disk.remains(writes)).collect());
+            self.observer = Some(observer);
+        }
         let (cut, moment) = self.cut.as_mut()?;
         match moment {
             Moment::Flush(_) if !submits_flush => None,

@@ -1,0 +1,172 @@
+//! Every crash of every short script: nothing is left to chance.
+//!
+//! ```text
+//!   script of up to L operations ─▶ at every device step: what a power cut may leave on the disks
+//!                                        │ every subset of the writes that are not durable, with tears
+//!                                        ▼
+//!                                  distinct disks ─▶ recovered once ─▶ held against each script's model
+//! ```
+//!
+//! Invariants:
+//! - I1: each script runs twice, with its operations all at once and one after the other; the crash points of
+//!   either are all its device steps.
+//! - I2: up to [`SUBSETS_WHOLE`] writes that are not durable, all their subsets are tried, and each with one of them
+//!   torn in three ways; beyond that the small ones, the large ones and a seeded sample.
+//! - I3: disks that are equal are recovered once: recovery depends on nothing else.
+
+mod images;
+mod recover;
+mod script;
+mod sweep;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::cache;
+use crate::check::Model;
+use crate::run::Subject;
+use crate::world::World;
+
+use recover::Recovered;
+use script::{Point, play, scripts};
+
+pub use images::SUBSETS_WHOLE;
+pub(crate) use script::SEED;
+pub use sweep::{Swept, sweep};
+
+/// A target so small that all its crashes can be tried.
+pub struct Tiny {
+    /// Disks with their first content.
+    pub world: Box<dyn Fn() -> World>,
+    /// What is put to the test.
+    pub subject: Box<dyn Subject>,
+    /// What the device under test holds in the beginning.
+    pub model: Model,
+    /// Sectors of a block.
+    pub block_sectors: usize,
+}
+
+/// What was tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Runs of scripts.
+    pub runs: u64,
+    /// Device steps at which the power was cut.
+    pub points: u64,
+    /// Sets of disks that cuts left.
+    pub states: u64,
+    /// Different ones among those of one worker.
+    pub distinct: u64,
+    /// States that held what they may not.
+    pub failed: u64,
+}
+
+impl Tally {
+    fn add(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.points += other.points;
+        self.states += other.states;
+        self.distinct += other.distinct;
+        self.failed += other.failed;
+    }
+}
+
+/// Failures that are told; more are counted.
+const TOLD_MAX: u64 = 10;
+
+/// Tries all scripts of up to `length` operations on the write cache in its variant number `variant`, with so many
+/// threads. Failures are printed. `None` where there is no such variant.
+///
+/// # Panics
+/// When a script does not come to its end in a healthy world.
+#[must_use]
+pub fn run(variant: usize, length: u32, jobs: usize) -> Option<Tally> {
+    cache::tiny(variant)?;
+    let next = AtomicU64::new(0);
+    let total = Mutex::new(Tally::default());
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                let tiny = cache::tiny(variant).expect("looked for above");
+                let mut worker = Worker { tiny, recovered: Recovered::default(), tally: Tally::default() };
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= scripts(length) {
+                        break;
+                    }
+                    worker.script(number);
+                }
+                worker.tally.distinct = worker.recovered.distinct();
+                total.lock().expect("no worker panics while it adds").add(worker.tally);
+            });
+        }
+    });
+    Some(total.into_inner().expect("all workers have ended"))
+}
+
+struct Worker {
+    tiny: Tiny,
+    recovered: Recovered,
+    tally: Tally,
+}
+
+impl Worker {
+    /// Tries all crashes of script number `number`.
+    fn script(&mut self, number: u64) {
+        let operations = script::numbered(number);
+        for patient in [false, true] {
+            let points = play(&self.tiny, &operations, patient, number == 0);
+            self.tally.runs += 1;
+            for (step, point) in points.iter().enumerate() {
+                self.tally.points += 1;
+                if let Err(reason) = self.point(point) {
+                    self.tally.failed += 1;
+                    if self.tally.failed <= TOLD_MAX {
+                        println!("script {number} {operations:?}, patient {patient}, cut at step {step}: {reason}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tries all that a cut at `point` may leave.
+    fn point(&mut self, point: &Point) -> Result<(), String> {
+        let (mut result, mut states) = (Ok(()), 0);
+        images::each(&point.remains, |disks, what| {
+            states += 1;
+            if result.is_err() {
+                return;
+            }
+            let found = self.recovered.find(&self.tiny, disks);
+            result = match found {
+                Ok(found) => point.model.allows(found).map_err(|violation| format!("{what}: {violation}")),
+                Err(reason) => Err(format!("{what}: {reason}")),
+            };
+        });
+        self.tally.states += states;
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_crash_of_every_script_of_one_operation_is_survived() {
+        for variant in 0.. {
+            let Some(tally) = run(variant, 1, 1) else { break };
+            assert_eq!((tally.runs, tally.failed), (2 * scripts(1), 0), "variant {variant}: {tally:?}");
+            assert!(tally.states > tally.points && tally.distinct > 30, "{tally:?}");
+        }
+    }
+
+    #[test]
+    fn every_error_of_every_script_of_one_operation_is_survived() {
+        for variant in 0.. {
+            let Some(swept) = sweep(variant, 1, 1) else { break };
+            assert_eq!(swept.failed, 0, "variant {variant}: {swept:?}");
+            assert!(swept.again > swept.runs / 2, "{swept:?}");
+        }
+    }
+}

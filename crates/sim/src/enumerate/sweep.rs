@@ -1,0 +1,232 @@
+//! Every I/O error of every short script: the k-th request of each disk fails, once and for good, and again while
+//! that is recovered.
+//!
+//! ```text
+//!   script, k-th request fails ─▶ power cut ─▶ opened with the j-th failing ─▶ power cut ─▶ healthy: read back
+//! ```
+//!
+//! Nothing that was acknowledged and durable may be lost, whatever failed; what failed may be there or not.
+
+use std::cell::{Cell, RefCell};
+use std::future::pending;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use forebay_block::{Bio, Sector, call};
+use forebay_reactor::{BufferPool, Reactor};
+
+use super::script::{Operation, SETTLE, numbered, scripts};
+use super::{SEED, TOLD_MAX, Tiny};
+use crate::cache;
+use crate::check::{POISON, SECTOR};
+use crate::run::{Client, Ledger, Opened};
+use crate::world::{Cut, Stop, World};
+
+/// Simulated time after which a life is ended that waits for a disk which never recovers.
+const LIFE_MAX: Duration = Duration::from_mins(10);
+
+/// What was tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Runs with an error in them.
+    pub runs: u64,
+    /// Of them, those with another error while they were recovered.
+    pub again: u64,
+    /// Runs that ended with what may not be.
+    pub failed: u64,
+}
+
+/// An error to be injected.
+#[derive(Clone, Copy, Debug)]
+struct Failing {
+    disk: usize,
+    after: u64,
+    for_good: bool,
+}
+
+/// Sweeps all scripts of up to `length` operations on the write cache in its variant number `variant`. Failures are
+/// printed. `None` where there is no such variant.
+///
+/// # Panics
+/// Where a healthy world shows a failure.
+#[must_use]
+pub fn sweep(variant: usize, length: u32, jobs: usize) -> Option<Swept> {
+    cache::tiny(variant)?;
+    let (next, total) = (AtomicU64::new(0), Mutex::new(Swept::default()));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                let tiny = cache::tiny(variant).expect("looked for above");
+                let mut worker = Worker { tiny, pool: BufferPool::default(), swept: Swept::default() };
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= scripts(length) {
+                        break;
+                    }
+                    worker.script(number);
+                }
+                let mut total = total.lock().expect("no worker panics while it adds");
+                let Swept { runs, again, failed } = worker.swept;
+                *total = Swept { runs: total.runs + runs, again: total.again + again, failed: total.failed + failed };
+            });
+        }
+    });
+    Some(total.into_inner().expect("all workers have ended"))
+}
+
+struct Worker {
+    tiny: Tiny,
+    pool: BufferPool,
+    swept: Swept,
+}
+
+/// A world and what is known of it.
+struct Run<'a> {
+    tiny: &'a Tiny,
+    pool: &'a BufferPool,
+    world: World,
+    ledger: Rc<Ledger>,
+}
+
+impl Worker {
+    fn script(&mut self, number: u64) {
+        let operations = numbered(number);
+        for for_good in [false, true] {
+            for disk in 0..(self.tiny.world)().disks() {
+                let mut after = 0;
+                while self.errors(&operations, Failing { disk, after, for_good }) {
+                    after += 1;
+                }
+            }
+        }
+    }
+
+    /// All runs of a script with this first error; false where the script asks the disk for less.
+    fn errors(&mut self, operations: &[Operation], first: Failing) -> bool {
+        let mut seconds = vec![None];
+        let mut at = 0;
+        while let Some(&second) = seconds.get(at) {
+            let run = Run::new(&self.tiny, &self.pool);
+            let (reached, recovering) = run.with(operations, first, second);
+            if !reached {
+                return false;
+            }
+            if at == 0 {
+                // As many errors as this recovery has requests.
+                for (disk, requests) in recovering.into_iter().enumerate() {
+                    seconds.extend((0..requests).map(|after| Some(Failing { disk, after, for_good: first.for_good })));
+                }
+            }
+            at += 1;
+            self.swept.runs += 1;
+            self.swept.again += u64::from(second.is_some());
+            if let Some(reason) = run.ledger.failure.take() {
+                self.swept.failed += 1;
+                if self.swept.failed <= TOLD_MAX {
+                    println!("{operations:?}, {first:?}, then {second:?}: {reason}");
+                }
+            }
+        }
+        true
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(tiny: &'a Tiny, pool: &'a BufferPool) -> Self {
+        let ledger = Ledger {
+            seed: SEED,
+            model: RefCell::new(tiny.model.clone()),
+            failure: RefCell::default(),
+            checks: Cell::new(0),
+            requests: Cell::new(0),
+        };
+        Self { tiny, pool, world: (tiny.world)(), ledger: Rc::new(ledger) }
+    }
+
+    /// Whether the first error was reached, and how many requests each disk saw while that was recovered.
+    fn with(&self, operations: &[Operation], first: Failing, second: Option<Failing>) -> (bool, Vec<u64>) {
+        self.world.fail(first.disk, first.after, first.for_good);
+        let (operations, block) = (operations.to_vec(), self.tiny.block_sectors);
+        self.live(|reactor, opened, client| Box::pin(perform(reactor, opened, client, operations, block)));
+        let reached = self.world.requests_of(first.disk) > first.after;
+        self.world.heal();
+        if let Some(second) = second {
+            self.world.fail(second.disk, second.after, second.for_good);
+            self.live(|_, _, _| Box::pin(async {}));
+            self.world.heal();
+        }
+        let requests = |disk| self.world.requests_of(disk);
+        let before: Vec<u64> = (0..self.world.disks()).map(requests).collect();
+        let (ledger, pool, bytes) = (Rc::clone(&self.ledger), self.pool.clone(), self.tiny.model.len() * SECTOR);
+        let read_back = self.live(|_, opened, _| Box::pin(read_back(opened, ledger, pool, bytes)));
+        if !read_back {
+            self.ledger.fail("a healthy world did not open".to_owned());
+        }
+        let after = (0..self.world.disks()).map(requests);
+        (reached, after.zip(before).map(|(after, before)| after - before).collect())
+    }
+
+    /// One life, ended by a power cut; false where the target did not open.
+    fn live(&self, work: impl FnOnce(Reactor, Rc<dyn Opened>, Rc<Client>) -> Work) -> bool {
+        let reactor = self.world.restart();
+        let client = Client::new(&self.world, &self.ledger, self.pool);
+        client.expect_errors();
+        let opening = self.tiny.subject.open(&self.world, &reactor, self.pool);
+        let (world, life) = (self.world.clone(), reactor.sleep(LIFE_MAX));
+        reactor.spawn(async move {
+            life.await;
+            world.cut_now(Cut::Power);
+        });
+        let (world, answerer, did_open) = (self.world.clone(), Rc::clone(&client), Rc::new(Cell::new(false)));
+        let (opened, inside) = (Rc::clone(&did_open), reactor.clone());
+        let root = async move {
+            if let Ok(target) = opening.await {
+                opened.set(true);
+                work(inside, target, answerer).await;
+            }
+            world.cut_now(Cut::Power);
+            pending::<()>().await;
+        };
+        let ended = reactor.run(root);
+        client.die();
+        reactor.clear();
+        if ended.is_ok() || self.world.stop() != Some(Stop::Cut(Cut::Power)) {
+            self.ledger.fail(format!("{:?}", self.world.stop()));
+        }
+        self.ledger.model.borrow_mut().cut(Cut::Power);
+        did_open.get()
+    }
+}
+
+type Work = Pin<Box<dyn Future<Output = ()>>>;
+
+async fn perform(reactor: Reactor, opened: Rc<dyn Opened>, client: Rc<Client>, operations: Vec<Operation>, block: usize) {
+    for operation in operations {
+        match operation {
+            Operation::Send(ask, first, count) => {
+                client.send(opened.target(), ask, first * block..(first + count) * block);
+                client.idle().await;
+            }
+            Operation::Settle => reactor.sleep(SETTLE).await,
+            // Where a disk is broken it may fail, or never end.
+            Operation::Drain => drop(opened.drain().await),
+        }
+    }
+    drop(opened.leave().await);
+}
+
+async fn read_back(opened: Rc<dyn Opened>, ledger: Rc<Ledger>, pool: BufferPool, bytes: usize) {
+    let mut buffer = pool.take(bytes);
+    buffer.bytes_mut()[..bytes].fill(POISON);
+    let length = u32::try_from(bytes).expect("a tiny device");
+    let status = call(opened.target(), Bio::read(Sector(0), Rc::clone(buffer.segments()), 0, length)).await.status();
+    let observed = ledger.model.borrow_mut().observe(0, &buffer.bytes_mut()[..bytes]);
+    match observed {
+        _ if !status.is_ok() => ledger.fail(format!("reading back ended with {status:?} in a healthy world")),
+        Err(violation) => ledger.fail(violation.to_string()),
+        Ok(()) => {}
+    }
+}
