@@ -85,6 +85,13 @@ impl OpenSnapshot {
         SnapshotLayer { extent: self.extent, origin: self.origin.clone(), cow: self.cow.clone(), status }
     }
 
+    /// Begins to merge, where that is what it is for.
+    pub(crate) fn begin(&self) {
+        if let View::Merge(merge) = &self.view {
+            merge.begin();
+        }
+    }
+
     /// Ends it; see [`Snapshot::close`] and [`Merge::close`].
     pub(crate) async fn close(&self) {
         match &self.view {

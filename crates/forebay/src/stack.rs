@@ -182,7 +182,9 @@ impl Stack {
         let text = TableText::parse(text)?;
         let devices = Devices::new(reactor, FileOptions::default());
         // A large future that is awaited once: on the heap it does not swell whoever awaits it.
-        Box::pin(Self::open_on(&devices, pool, name, &text, false)).await
+        let stack = Box::pin(Self::open_on(&devices, pool, name, &text, false)).await?;
+        stack.begin();
+        Ok(stack)
     }
 
     /// Opens a stack on `devices`, which other stacks may use too. With `read_only`, devices are
@@ -220,6 +222,12 @@ impl Stack {
         let suspended = Cell::new(false);
         let name = name.to_owned();
         Ok(Self { name, reactor, table, kinds, caches, counters, zrams, snapshots, images, devices: opened, suspended })
+    }
+
+    /// Starts what works by itself: merges of snapshots. For stacks of [`Stack::open_on`], once all
+    /// that share devices are open, since a merge saves only for snapshots that are.
+    pub fn begin(&self) {
+        self.snapshots.iter().for_each(OpenSnapshot::begin);
     }
 
     /// What it is called.

@@ -1,7 +1,7 @@
 //! The simulated world in which Forebay's targets are proven: never shipped.
 //!
 //! ```text
-//!   cache/, zram/ ── seeded requests ──▶ Target under test ──▶ world/ (disks, faults, power, time)
+//!   cache/, snapshot/, zram/ ── seeded requests ──▶ Target under test ──▶ world/ (disks, faults, power, time)
 //!     │                                                     │
 //!     └── check/ (what a read may return) ◀── crash, restart, read everything back
 //! ```
@@ -14,5 +14,6 @@ pub mod cache;
 pub mod check;
 pub mod enumerate;
 pub mod run;
+pub mod snapshot;
 pub mod world;
 pub mod zram;

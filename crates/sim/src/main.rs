@@ -1,8 +1,8 @@
 //! `forebay-sim`: runs seeds of the simulator.
 //!
 //! ```text
-//!   forebay-sim [cache|zram] --seeds A..B [--jobs N] [--requests R]    child processes run chunks of seeds
-//!   forebay-sim [cache|zram] --seed N [--verbose] [--requests R]       one seed, here, with every event
+//!   forebay-sim [cache|snapshot|zram] --seeds A..B [--jobs N] [--requests R]    child processes run chunks of seeds
+//!   forebay-sim [cache|snapshot|zram] --seed N [--verbose] [--requests R]       one seed, here, with every event
 //!   forebay-sim enumerate [--length L]                                 every crash of every short script
 //! ```
 //!
@@ -15,17 +15,17 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 use forebay_sim::run::Outcome;
-use forebay_sim::{cache, zram};
+use forebay_sim::{cache, snapshot, zram};
 
 use drive::{Drive, run_here};
 
 /// Requests of a seed unless told otherwise.
 const REQUESTS: u64 = 1000;
 const USAGE: &str = "\
-usage: forebay-sim [cache|zram] --seeds A..B [--jobs N] [--requests R]
-       forebay-sim [cache|zram] --seed N [--verbose] [--requests R]
+usage: forebay-sim [cache|snapshot|zram] --seeds A..B [--jobs N] [--requests R]
+       forebay-sim [cache|snapshot|zram] --seed N [--verbose] [--requests R]
        forebay-sim enumerate [--length L]
-  cache, zram    what is put to the test (default cache)
+  cache, snapshot, zram   what is put to the test (default cache)
   --seeds A..B   run seeds A to B - 1, in N processes (default 2)
   --seed N       run one seed; --verbose prints every event
   --requests R   requests of each seed (default 1000)
@@ -35,6 +35,7 @@ usage: forebay-sim [cache|zram] --seeds A..B [--jobs N] [--requests R]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
     Cache,
+    Snapshot,
     Zram,
 }
 
@@ -42,6 +43,7 @@ impl Subject {
     fn name(self) -> &'static str {
         match self {
             Self::Cache => "cache",
+            Self::Snapshot => "snapshot",
             Self::Zram => "zram",
         }
     }
@@ -49,6 +51,7 @@ impl Subject {
     fn run_seed(self, seed: u64, requests: u64, trace: bool) -> Outcome {
         match self {
             Self::Cache => cache::run_seed(seed, requests, trace),
+            Self::Snapshot => snapshot::run_seed(seed, requests, trace),
             Self::Zram => zram::run_seed(seed, requests, trace),
         }
     }
@@ -127,6 +130,7 @@ fn parse(words: &[String]) -> Result<Asked, String> {
         let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
         match word.as_str() {
             "cache" => asked.subject = Subject::Cache,
+            "snapshot" => asked.subject = Subject::Snapshot,
             "zram" => asked.subject = Subject::Zram,
             "--seeds" => asked.seeds = range(value()?)?,
             "--seed" => {

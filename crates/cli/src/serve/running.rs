@@ -94,6 +94,7 @@ impl Running {
             let failed = |error: forebay::OpenError| Failure::Failed(format!("{front}{error}"));
             self.stacks.push(stack.map_err(failed)?);
         }
+        self.stacks.iter().for_each(Stack::begin);
         let mut sockets = VecDeque::from(sockets);
         for site in sites {
             let mut limits = ServeLimits::default();

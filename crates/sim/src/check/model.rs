@@ -15,6 +15,8 @@ use crate::world::Cut;
 const ZEROES: u32 = u32::MAX;
 /// Trimmed: zeroes, or anything ever written here.
 const ANY: u32 = u32::MAX - 1;
+/// Bits of a version that are the number of its request; those above are the model's.
+const REQUEST_BITS: u32 = 22;
 /// Versions of a sector beyond which buried ones are dropped.
 const VERSIONS_MANY: usize = 6;
 
@@ -29,6 +31,8 @@ pub(crate) struct Version {
 #[derive(Clone)]
 pub struct Model {
     seed: u64,
+    /// What the versions of this model have in their upper bits.
+    mark: u32,
     initial_zeroes: bool,
     pub(crate) history: History,
     sectors: Vec<Vec<Version>>,
@@ -53,6 +57,7 @@ impl Model {
     pub fn new(seed: u64, sectors: usize, initial_zeroes: bool) -> Self {
         Self {
             seed,
+            mark: 0,
             initial_zeroes,
             history: History::new(sectors),
             sectors: vec![vec![Version { op: 0, content: 0 }]; sectors],
@@ -62,6 +67,28 @@ impl Model {
             groups: Groups::default(),
             settled: 0,
         }
+    }
+
+    /// A device of its own that begins as this one is, which has settled and is at rest. The `number`
+    /// tells its writes from those of all other models of the seed.
+    ///
+    /// # Panics
+    /// When there are more than a thousand models.
+    #[must_use]
+    pub fn branch(&self, number: u32) -> Self {
+        assert!(number > 0 && number < 1 << (31 - REQUEST_BITS), "a seed has few models");
+        let newest = |versions: &Vec<Version>| {
+            let content = versions.last().expect("a sector has a version").content;
+            vec![Version { op: 0, content }]
+        };
+        let sectors: Vec<_> = self.sectors.iter().map(newest).collect();
+        Self { mark: number << REQUEST_BITS, sectors, ..Self::new(self.seed, self.len(), self.initial_zeroes) }
+    }
+
+    /// The version that a write stamps into its sectors.
+    #[must_use]
+    pub fn version_of(&self, op: OpId) -> u32 {
+        op.0 | self.mark
     }
 
     /// Size in sectors.
@@ -80,7 +107,7 @@ impl Model {
     pub fn begin(&mut self, act: Act, sectors: Range<usize>) -> OpId {
         let op = self.history.begin(act, sectors.clone());
         let content = match act {
-            Act::Write { .. } => op.0,
+            Act::Write { .. } => self.version_of(op),
             Act::Zeroes => ZEROES,
             Act::Trim => ANY,
             Act::Read | Act::Flush | Act::Restart { .. } => return op,
@@ -267,9 +294,11 @@ impl Model {
             (_, Found::Garbage | Found::Zeroes) | (ZEROES, _) => false,
             (_, Found::Stamp { sector: other, .. }) if other != sector as u64 => false,
             (ANY, Found::Stamp { version: 0, .. }) => true,
-            (ANY, Found::Stamp { version, .. }) => {
-                self.history.get(version).is_some_and(|record| record.is_write() && record.sectors.contains(&sector))
-            }
+            (ANY, Found::Stamp { version, .. }) if version >> REQUEST_BITS != self.mark >> REQUEST_BITS => true,
+            (ANY, Found::Stamp { version, .. }) => self
+                .history
+                .get(version & ((1 << REQUEST_BITS) - 1))
+                .is_some_and(|record| record.is_write() && record.sectors.contains(&sector)),
             (content, Found::Stamp { version, .. }) => content == version,
         }
     }

@@ -157,7 +157,8 @@ impl Client {
             }
             return (Bio::read(start, Rc::clone(buffer.segments()), 0, length), Some(buffer));
         }
-        stamp(&mut buffer.bytes_mut()[..bytes], self.ledger.seed, start.0, op.0);
+        let version = self.ledger.model.borrow().version_of(op);
+        stamp(&mut buffer.bytes_mut()[..bytes], self.ledger.seed, start.0, version);
         let flags = Flags { fua: ask == Ask::WriteFua, ..Flags::default() };
         (Bio::write(start, Rc::clone(buffer.segments()), 0, length).with(flags), Some(buffer))
     }

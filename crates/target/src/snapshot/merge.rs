@@ -14,7 +14,9 @@
 //!   are copied once more, which changes nothing.
 //! - I2: entries are cleared from the end of the list, so what is left is a list.
 //! - I3: nothing is written to a chunk of the store while it is being copied.
-//! - I4: an error ends the merging, and requests go on: to the store where a chunk still has an entry.
+//! - I4: a flush that failed ends the merging, and no later one succeeds: what it should have made
+//!   durable may be gone.
+//! - I5: any other error ends the merging, and requests go on: to the store where a chunk still has an entry.
 //!
 //! Units: sectors of 512 bytes, chunks of the snapshot.
 
@@ -22,7 +24,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::{Rc, Weak};
 
-use forebay_block::{Ability, Bio, Extent, Limits, Op, Sector, SectorCount, Status, Target, call};
+use forebay_block::{Ability, Bio, End, Extent, Limits, Op, Sector, SectorCount, Status, Target, call};
 use forebay_reactor::{BufferPool, JobPool, Reactor};
 
 use super::disk::{Exception, Layout};
@@ -30,7 +32,7 @@ use super::map::{ExceptionMap, Stretch};
 use super::origin::{Tracked, all};
 use super::store::{Loaded, Store, Usage};
 use super::{Origin, SnapshotError, chunk_for};
-use crate::below::{BuildError, check_fit};
+use crate::below::{Parked, check_fit};
 use crate::copy::{How, Leg};
 use crate::event::Event;
 
@@ -103,17 +105,22 @@ pub struct Merge {
     step: RefCell<Vec<Extent>>,
     condition: Cell<MergeCondition>,
     steps: Cell<u64>,
+    reactor: Reactor,
+    begun: Cell<bool>,
     closed: Cell<bool>,
     /// The task has ended.
     over: Cell<bool>,
     /// Writes to chunks of the store.
     writes: Tracked,
+    flushes: Parked<()>,
+    /// A flush failed.
+    in_doubt: Cell<bool>,
     /// A step ended.
     progress: Event,
     jobs: JobPool<(Rc<Self>, Bio)>,
 }
 
-/// Opens the store on `cow` and begins to merge it.
+/// Opens the store on `cow`. It is merged from [`Merge::begin`] on.
 ///
 /// # Errors
 /// [`SnapshotError`], one sentence.
@@ -121,7 +128,7 @@ pub async fn merge(reactor: &Reactor, pool: &BufferPool, setup: MergeSetup) -> R
     let MergeSetup { origin, cow, sectors, chunk_sectors } = setup;
     check_fit("snapshot-merge", &**origin.device(), Sector(0), sectors)?;
     origin.check_free(&cow)?;
-    if origin.is_merging() {
+    if origin.merging().is_some() {
         return Err(SnapshotError::Merging);
     }
     let chunk_sectors = chunk_for("snapshot-merge", chunk_sectors, &origin, &*cow)?;
@@ -143,20 +150,35 @@ pub async fn merge(reactor: &Reactor, pool: &BufferPool, setup: MergeSetup) -> R
         step: RefCell::default(),
         condition: Cell::new(condition),
         steps: Cell::new(0),
+        reactor: reactor.clone(),
+        begun: Cell::new(false),
         closed: Cell::new(false),
         over: Cell::new(false),
         writes: Tracked::default(),
+        flushes: Parked::default(),
+        in_doubt: Cell::new(false),
         progress: Event::default(),
         jobs: reactor.job_pool(REQUESTS_MAX, |(merge, bio): (Rc<Merge>, Bio)| merge.write_later(bio)),
     });
-    if !reactor.spawn(Rc::clone(&merge).run()) {
-        return Err(BuildError::TooManyTasks { kind: "snapshot-merge" }.into());
-    }
     origin.merged_by(&merge);
     Ok(merge)
 }
 
 impl Merge {
+    /// Begins to change the origin. All its other snapshots must be open by now: what they lack is
+    /// saved only for those that are. Later calls do nothing.
+    ///
+    /// # Panics
+    /// Never: whoever calls holds it.
+    pub fn begin(&self) {
+        let merge = self.this.upgrade().expect("whoever calls holds it");
+        if !self.begun.replace(true) && !self.reactor.spawn(merge.run()) {
+            tracing::error!("snapshot-merge: this thread has too many tasks: use fewer devices on it");
+            self.condition.set(MergeCondition::Failed);
+            self.over.set(true);
+        }
+    }
+
     /// What it tells about itself.
     #[must_use]
     pub fn status(&self) -> MergeStatus {
@@ -164,7 +186,7 @@ impl Merge {
         MergeStatus { condition: self.condition.get(), usage: self.store.usage(), left, steps: self.steps.get() }
     }
 
-    /// Waits until nothing is left to be merged, or an error ended it.
+    /// Waits until nothing is left to be merged, or an error ended it. It must have begun.
     pub async fn done(&self) {
         while !self.over.get() {
             self.progress.after(self.progress.count(), None).await;
@@ -174,7 +196,9 @@ impl Merge {
     /// Ends after the present step. What is left is merged by who opens the store next.
     pub async fn close(&self) {
         self.closed.set(true);
-        self.done().await;
+        if self.begun.get() {
+            self.done().await;
+        }
     }
 
     pub(super) fn cow(&self) -> &Rc<dyn Target> {
@@ -252,6 +276,12 @@ impl Merge {
         let mut status = outcomes.iter().fold(Status::Ok, |status, outcome| status.and(outcome.status()));
         if status.is_ok() {
             status = call(&**self.origin.device(), Bio::flush()).await.status();
+            if !status.is_ok() {
+                self.in_doubt.set(true);
+            }
+        }
+        if self.in_doubt.get() {
+            status = status.and(Status::IoError);
         }
         if status.is_ok() {
             let kept = self.entries.borrow()[..left].to_vec();
@@ -328,9 +358,25 @@ impl Merge {
     }
 
     fn flush(&self, bio: Bio) {
-        self.cow.submit(bio.part(0, 0));
-        self.origin.device().submit(bio.part(0, 0));
-        bio.end_after_parts();
+        let end = self.this.upgrade().expect("whoever sends a request holds it") as Rc<dyn End>;
+        self.flushes.pass_with(bio, (), end, |bio| {
+            self.cow.submit(bio.part(0, 0));
+            self.origin.device().submit(bio.part(0, 0));
+            bio.end_after_parts();
+        });
+    }
+}
+
+impl End for Merge {
+    /// A flush of both devices ended (I4).
+    fn bio_ended(&self, part: Bio, token: u64) {
+        let (bio, ()) = self.flushes.take(token);
+        let status = part.status();
+        drop(part);
+        if !status.is_ok() {
+            self.in_doubt.set(true);
+        }
+        bio.end(if self.in_doubt.get() { status.and(Status::IoError) } else { status });
     }
 }
 

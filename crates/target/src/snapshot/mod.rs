@@ -25,7 +25,9 @@
 //! - I3: commits come in groups: whatever was copied while one was under way is in the next.
 //! - I4: a snapshot that has lost something is invalid for ever, and says so on disk before the origin
 //!   changes what it lacks. Every request to it fails.
-//! - I5: a snapshot that is only full (store `PO`) can still be read, and fails every change.
+//! - I5: so has one whose store failed a flush, whoever asked for it: what waits for a commit may be gone
+//!   by then, and a later flush that succeeds says nothing about that.
+//! - I6: a snapshot that is only full (store `PO`) can still be read, and fails every change.
 //!
 //! Units: sectors of 512 bytes, chunks of the snapshot.
 //!
@@ -52,6 +54,7 @@ use self::disk::{Exception, FormatError};
 use self::map::ExceptionMap;
 use self::options::{Discards, StoreKind};
 use self::origin::Run;
+use self::request::Passing;
 use self::store::{Loaded, Store};
 use crate::below::{BuildError, Parked, check_fit, check_multiple};
 use crate::event::Event;
@@ -180,8 +183,7 @@ pub struct Snapshot {
     work: Event,
     /// Chunks came into the map, or were given up; or the store is marked.
     settled: Event,
-    /// Reads that are tracked.
-    parked: Parked<usize>,
+    parked: Parked<Passing>,
     jobs: JobPool<(Rc<Self>, Bio)>,
 }
 
@@ -470,7 +472,7 @@ impl Target for Snapshot {
 
     fn submit(&self, bio: Bio) {
         match bio.op() {
-            Op::Flush => self.cow.submit(bio),
+            Op::Flush => self.flush(bio),
             Op::WriteZeroes => bio.end(Status::Unsupported),
             Op::Discard if self.discards == Discards::Refused => bio.end(Status::Unsupported),
             _ if self.is_invalid() => bio.end(Status::IoError),

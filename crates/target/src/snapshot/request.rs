@@ -24,6 +24,15 @@ use super::origin::{Run, copy_runs};
 use super::{Condition, Snapshot};
 use crate::copy::{How, Leg, Zeroes};
 
+/// What is below on behalf of a request that waits for its end.
+#[derive(Clone, Copy)]
+pub(super) enum Passing {
+    /// A read that is tracked, by its number.
+    Read(usize),
+    /// A flush of the store.
+    Flush,
+}
+
 /// What a write found to be lacking.
 #[derive(Default)]
 struct Lacking {
@@ -82,7 +91,7 @@ impl Snapshot {
         let extent = bio.extent();
         let slot = self.origin.reads.begin(extent);
         let end = self.this.upgrade().expect("whoever sends a request holds it") as Rc<dyn End>;
-        self.parked.pass_with(bio, slot, end, |bio| {
+        self.parked.pass_with(bio, Passing::Read(slot), end, |bio| {
             let layers = self.layers(extent);
             if let [(_, None)] = layers.as_slice() {
                 return self.origin.device().submit(bio);
@@ -96,6 +105,12 @@ impl Snapshot {
             }
             bio.end_after_parts();
         });
+    }
+
+    /// Makes what was written to the store durable; all else is.
+    pub(super) fn flush(&self, bio: Bio) {
+        let end = self.this.upgrade().expect("whoever sends a request holds it") as Rc<dyn End>;
+        self.parked.pass(bio, Passing::Flush, end, &*self.cow);
     }
 
     pub(super) fn write(&self, bio: Bio) {
@@ -261,12 +276,22 @@ impl Snapshot {
 }
 
 impl End for Snapshot {
-    /// A read that went to the origin ended (I2).
+    /// A read that went to the origin ended (I2), or a flush of the store did.
     fn bio_ended(&self, part: Bio, token: u64) {
-        let (bio, slot) = self.parked.take(token);
+        let (bio, passing) = self.parked.take(token);
         let status = part.status();
         drop(part);
-        self.origin.reads.end(slot);
-        bio.end(if self.is_invalid() { Status::IoError } else { status });
+        match passing {
+            Passing::Read(slot) => {
+                self.origin.reads.end(slot);
+                bio.end(if self.is_invalid() { Status::IoError } else { status });
+            }
+            Passing::Flush => {
+                if !status.is_ok() {
+                    self.invalidate("a flush of its store failed");
+                }
+                bio.end(status);
+            }
+        }
     }
 }

@@ -4,7 +4,8 @@
 //! - I1: a chunk is given out once, whatever becomes of it.
 //! - I2: one commit at a time; the order of its writes is that of [`super::disk::round`].
 //! - I3: after a commit that failed, nothing is committed any more: the device is in doubt.
-//! - I4: behind the entries of the present area there are zeroes on disk from the opening on: what a
+//! - I4: whatever was read while the store opened is durable before it is used.
+//! - I5: behind the entries of the present area there are zeroes on disk from the opening on: what a
 //!   torn write left there is cleared before the store is used.
 //!
 //! Units: chunks of the store, unless a name says otherwise.
@@ -116,6 +117,11 @@ impl Store {
         }
         let store = Self::new(cow, pool, found, Some(RefCell::default()));
         let entries = if header.valid { store.load().await? } else { Vec::new() };
+        // What was read may have been left by a process that died before it was durable.
+        let status = store.flush().await;
+        if !status.is_ok() {
+            return Err(SnapshotError::Write(status));
+        }
         Ok(Loaded { store, valid: header.valid, entries })
     }
 
@@ -155,7 +161,7 @@ impl Store {
         Status::Ok
     }
 
-    /// Reads all entries, and clears what stands behind them (I4).
+    /// Reads all entries, and clears what stands behind them (I5).
     async fn load(&self) -> Result<Vec<Exception>, SnapshotError> {
         let mut reading = Reading::default();
         let ahead = (REQUEST_BYTES_MAX / self.layout.chunk_bytes()).clamp(1, AREAS_AHEAD);
@@ -183,10 +189,7 @@ impl Store {
             let offset = entry_offset(self.layout, Position { filled: position.filled - tail.len() as u64, ..position });
             let end = entry_offset(self.layout, Position { filled: per_area, ..position });
             let piece = Piece { offset, bytes: end - offset, entries: tail.clone() };
-            let mut status = self.write_piece(&piece).await;
-            if status.is_ok() {
-                status = self.flush().await;
-            }
+            let status = self.write_piece(&piece).await;
             if !status.is_ok() {
                 return Err(SnapshotError::Write(status));
             }

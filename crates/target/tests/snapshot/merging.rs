@@ -27,6 +27,7 @@ fn merge_with<T>(rig: &Rig, body: impl AsyncFnOnce(&Rc<Merge>, &[Rc<Snapshot>]) 
         let cow = MemoryDisk::new(&reactor, Rc::clone(&rig.wishes[0].cow));
         let setup = MergeSetup { origin, cow, sectors, chunk_sectors: rig.wishes[0].chunk_sectors };
         let merge = merge(&reactor, &pool, setup).await.unwrap();
+        merge.begin();
         body(&merge, &others).await
     };
     let result = reactor.run(run).unwrap();
@@ -86,7 +87,7 @@ fn many_runs_go_under_one_flush_and_entries_are_cleared_after_it() {
         assert_eq!(merge.status().steps, 1);
     });
     let steps: Vec<_> = tape.borrow().steps.iter().map(|step| step.seen.clone()).collect();
-    let flush = steps.iter().position(|seen| *seen == Seen::Flush).unwrap();
+    let flush = steps.iter().rposition(|seen| *seen == Seen::Flush).unwrap();
     assert_eq!(steps[flush + 1..], [Seen::Write(8, 8, true)], "the flush, then the area");
     assert_eq!(steps[..flush].iter().filter(|seen| matches!(seen, Seen::Write(..))).count(), 200);
 }
@@ -128,4 +129,19 @@ fn a_lost_snapshot_is_not_merged() {
         assert_eq!(write(&**merge, 0, &[3; 512], false).await, Status::Ok);
     });
     assert_eq!(rig.origin_bytes()[0], 3);
+}
+
+#[test]
+fn a_flush_that_failed_ends_the_merging_and_no_later_one_succeeds() {
+    let wish = Wish::new(P, 8, 100);
+    let rig = Rig::new(1024, std::slice::from_ref(&wish));
+    rig.run(async |life| assert_eq!(write(&*life.snapshots[0], 0, &[7; 8192], false).await, Status::Ok));
+    rig.origin.borrow_mut().bad.push((Op::Flush, 0));
+    merge_with(&rig, async |merge, _| {
+        merge.done().await;
+        assert_eq!(merge.status().to_string(), "Merge failed");
+        rig.origin.borrow_mut().bad.clear();
+        assert_eq!(flush(&**merge).await, Status::IoError);
+    });
+    assert_eq!(wish.cow.borrow().bytes[4096 + 8], 2, "the entries stay");
 }

@@ -151,6 +151,17 @@ fn errors_of_the_store_lose_the_snapshot_and_not_the_origin() {
 }
 
 #[test]
+fn a_flush_that_failed_loses_the_snapshot() {
+    let wish = Wish::new(P, 8, 64);
+    let rig = Rig::new(1024, std::slice::from_ref(&wish));
+    rig.run(async |life| {
+        wish.cow.borrow_mut().bad.push((forebay_block::Op::Flush, 0));
+        assert_eq!(crate::support::flush(&*life.snapshots[0]).await, Status::IoError);
+        assert_eq!(life.status(0), "Invalid");
+    });
+}
+
+#[test]
 fn the_last_chunk_in_front_of_an_area_that_does_not_fit_is_not_used() {
     let wish = Wish::new(P, 1, 34);
     let rig = Rig::new(1024, std::slice::from_ref(&wish));

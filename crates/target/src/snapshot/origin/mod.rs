@@ -89,9 +89,9 @@ impl Origin {
         if free { Ok(()) } else { Err(SnapshotError::InUse) }
     }
 
-    /// Whether a snapshot is merged into it.
-    pub(super) fn is_merging(&self) -> bool {
-        self.merge.borrow().strong_count() > 0
+    /// The snapshot that is merged into it.
+    pub(super) fn merging(&self) -> Option<Rc<Merge>> {
+        self.merge.borrow().upgrade()
     }
 
     pub(super) fn merged_by(&self, merge: &Rc<Merge>) {
@@ -171,7 +171,8 @@ impl Origin {
     }
 }
 
-/// The origin as people use it while there are snapshots of it: `snapshot-origin`.
+/// The origin as people use it while there are snapshots of it: `snapshot-origin`. While one is merged
+/// into it, this is what the merge shows.
 pub struct OriginFront {
     origin: Rc<Origin>,
     sectors: SectorCount,
@@ -202,6 +203,9 @@ impl Target for OriginFront {
     }
 
     fn submit(&self, bio: Bio) {
+        if let Some(merge) = self.origin.merging() {
+            return merge.submit(bio);
+        }
         match bio.op() {
             Op::Read | Op::Flush => self.origin.device.submit(bio),
             Op::Write | Op::Discard | Op::WriteZeroes => self.origin.change(bio),
@@ -209,6 +213,9 @@ impl Target for OriginFront {
     }
 
     fn allocation(&self, extent: Extent, out: &mut Allocation) {
+        if self.origin.merging().is_some() {
+            return out.data(extent.count);
+        }
         out.below(&*self.origin.device, extent);
     }
 }
