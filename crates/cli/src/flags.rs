@@ -1,6 +1,7 @@
 //! The one table of commands and options: help, man pages and completions all come from it.
 
 mod copy;
+mod message;
 
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use forebay::Engine;
 use forebay_export::uri::Uri;
 
 pub use self::copy::{CompareFlags, CopyFlags};
+pub use self::message::MessageFlags;
 
 /// A block layer in userspace that gathers small I/O into few large requests.
 ///
@@ -31,8 +33,8 @@ const SERVE_HELP: &str = "\
 Without --table and --config, a 1 GiB disk in ./forebay-data/origin.img is served through a 256 MiB write cache in \
 ./forebay-data/cache.img; both are made where missing.
 
-Targets of a table are linear, striped, error, delay, flakey, log-writes, stats and writecache, with the arguments of the \
-kernel's device mapper, and zram, a compressed RAM disk: `0 2097152 zram algo=zstd mem_limit=256M`. A device is the path of a file or block device, ram:SIZE, null:SIZE, or an NBD server: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH.
+Targets of a table are linear, striped, error, delay, flakey, log-writes, stats, mirror and writecache, with the arguments of the \
+kernel's device mapper, and zram, a compressed RAM disk: `0 2097152 zram algo=zstd mem_limit=256M`. A device is the path of a file or block device, ram:SIZE or null:SIZE.
 
 SIGTERM and SIGINT take no more clients, answer what is in flight, commit, and end with exit status 0; dirty data stays safe \
 in the cache. A second signal ends the server at once, with exit status 1: whatever was flushed is safe then, too.
@@ -47,7 +49,7 @@ pub enum Command {
     Serve(ServeFlags),
     /// Show what a running server does, and what batching saves
     Status(StatusFlags),
-    /// Send a message to a device's write caches
+    /// Send a message to a device's write caches or mirrors
     Message(MessageFlags),
     /// Hold a device's new requests back, with everything before them committed
     Suspend(DeviceFlags),
@@ -175,34 +177,6 @@ pub struct StatusFlags {
     /// The server.
     #[command(flatten)]
     pub reach: Reach,
-}
-
-/// `forebay message`.
-#[derive(Debug, Args)]
-#[command(allow_missing_positional = true)]
-pub struct MessageFlags {
-    /// The device; may be left out where the server has one
-    pub device: Option<String>,
-    /// The message
-    #[arg(value_enum, ignore_case = true)]
-    pub word: MessageWord,
-    /// The server.
-    #[command(flatten)]
-    pub reach: Reach,
-}
-
-/// What can be said to a write cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub enum MessageWord {
-    /// Write everything back, and wait for that
-    Flush,
-    /// Write everything back when the device is suspended the next time
-    FlushOnSuspend,
-    /// Write everything back, and take in nothing new
-    Cleaner,
-    /// Count from zero again
-    ClearStats,
 }
 
 /// `forebay suspend` and `forebay resume`.

@@ -18,6 +18,8 @@ use forebay_target::error::Failing;
 use forebay_target::flaky::Flaky;
 use forebay_target::linear::Linear;
 use forebay_target::log::LogWrites;
+use forebay_target::mirror::options::MirrorArgs;
+use forebay_target::mirror::{self, LogSetup};
 use forebay_target::snapshot::options::SnapshotArgs;
 use forebay_target::snapshot::{OriginFront, SnapshotError};
 use forebay_target::stats::Stats;
@@ -28,7 +30,7 @@ use forebay_target::zram::{self, BackingSetup, CodecParams, Zram, ZramError};
 use crate::device::{DeviceName, Devices, OpenDevice};
 use crate::image::{ImageFileError, Kept};
 use crate::snapshots::{OpenSnapshot, Wish};
-use crate::stack::{OpenCache, OpenError};
+use crate::stack::{OpenCache, OpenError, OpenMirror};
 use crate::text::{Detour, Place, RowText, TargetText};
 
 /// What a stack is made of, as far as it is open.
@@ -42,6 +44,7 @@ pub(crate) struct Parts {
     pub(crate) snapshots: Vec<OpenSnapshot>,
     /// Disks that are kept in files.
     pub(crate) images: Vec<Kept>,
+    pub(crate) mirrors: Vec<OpenMirror>,
     pub(crate) devices: Vec<OpenDevice>,
 }
 
@@ -62,6 +65,7 @@ enum Trouble {
     Cache { fast: String, origin: String, error: cache::OpenError },
     Zram(ZramError),
     Snapshot { cow: String, origin: String, error: SnapshotError },
+    Mirror(mirror::OpenError),
     Dictionary { path: String, error: std::io::Error },
     Image(ImageFileError),
     SameImage(PathBuf),
@@ -87,6 +91,7 @@ impl Assembly<'_> {
             Trouble::Device(source) => OpenError::Device { line, source },
             Trouble::Build(source) => OpenError::Target { line, source },
             Trouble::Same(name, role) => OpenError::SameDevice { line, name, role },
+            Trouble::Mirror(source) => OpenError::Mirror { line, source },
             Trouble::Zram(source) => OpenError::Zram { line, source },
             Trouble::Image(source) => OpenError::Image { line, source },
             Trouble::SameImage(path) => OpenError::SameImage { line, path },
@@ -130,6 +135,9 @@ impl Assembly<'_> {
                 let below = self.linear(&Place { device: device.clone(), offset: Sector(0) }, row.extent)?;
                 let log = self.open(log)?;
                 Rc::new(LogWrites::new(below, log)?)
+            }
+            TargetText::Mirror { args, legs, log } => {
+                Box::pin(self.mirror(&reactor, args, legs, log.as_ref(), row.extent)).await?
             }
             TargetText::Zram { options, backing } => Box::pin(self.zram(&reactor, options, backing.as_ref(), row.extent)).await?,
             TargetText::Writecache { args, origin, fast } => {
@@ -198,6 +206,32 @@ impl Assembly<'_> {
         }
         self.parts.zrams.push((extent, Rc::clone(&disk)));
         Ok(disk)
+    }
+
+    async fn mirror(
+        &mut self,
+        reactor: &Reactor,
+        args: &MirrorArgs,
+        places: &[Place],
+        log: Option<&DeviceName>,
+        extent: Extent,
+    ) -> Result<Rc<dyn Target>, Trouble> {
+        let log = log.map(|name| Ok::<_, Trouble>((name.to_string(), self.open(name)?))).transpose()?;
+        let mut legs = Vec::new();
+        for place in places {
+            let name = place.device.to_string();
+            let device = self.open(&place.device)?;
+            if log.as_ref().is_some_and(|(_, log)| Rc::ptr_eq(log, &device)) {
+                return Err(Trouble::Mirror(mirror::OpenError::LogOnLeg(name)));
+            }
+            legs.push((name, self.linear(place, extent)?));
+        }
+        let log = log.map_or(LogSetup::Core, |(name, target)| LogSetup::Disk { name, target });
+        let (region, sync, features) = (args.region, args.sync, args.features);
+        let setup = mirror::Setup { legs, sectors: extent.count, log, region, sync, features };
+        let mirror = mirror::open(reactor, self.pool, setup).await.map_err(Trouble::Mirror)?;
+        self.parts.mirrors.push((extent, Rc::clone(&mirror)));
+        Ok(mirror)
     }
 
     async fn cache(

@@ -7,6 +7,8 @@
 //! 1. Whatever a failed opening had opened is closed again.
 //! 2. Closing commits; dirty blocks stay in their cache, where the next opening finds them.
 
+mod mirrors;
+
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::path::{Path, PathBuf};
@@ -20,10 +22,12 @@ use forebay_device::{DeviceError, FileOptions};
 use forebay_reactor::{BufferPool, Reactor};
 use forebay_target::BuildError;
 use forebay_target::cache::{self, Cache, MessageError};
+use forebay_target::mirror::{self, Mirror};
 use forebay_target::snapshot::SnapshotError;
 use forebay_target::stats::Stats;
 use forebay_target::zram::{Zram, ZramError};
 
+pub(crate) use self::mirrors::OpenMirror;
 use crate::assemble::{Assembly, Parts};
 use crate::device::{Devices, OpenDevice};
 use crate::image::{self, ImageFileError, Kept};
@@ -65,6 +69,14 @@ pub enum OpenError {
         origin: String,
         /// Why.
         source: cache::OpenError,
+    },
+    /// A mirror does not open.
+    #[error("table line {line}: the mirror does not open: {source}")]
+    Mirror {
+        /// Place in the text, from 1.
+        line: usize,
+        /// Why.
+        source: mirror::OpenError,
     },
     /// A compressed RAM disk cannot be made.
     #[error("table line {line}: {source}")]
@@ -166,6 +178,7 @@ pub struct Stack {
     zrams: Vec<(Extent, Rc<Zram>)>,
     snapshots: Vec<OpenSnapshot>,
     images: Vec<Kept>,
+    mirrors: Vec<OpenMirror>,
     devices: Vec<OpenDevice>,
     /// What the rows are called in table lines.
     kinds: Vec<&'static str>,
@@ -206,6 +219,7 @@ impl Stack {
             if let Err(error) = Box::pin(assembly.add(row)).await {
                 close_caches(&assembly.parts.caches).await;
                 close_all(&assembly.parts.snapshots).await;
+                mirrors::close_all(&assembly.parts.mirrors).await;
                 return Err(error);
             }
         }
@@ -214,14 +228,15 @@ impl Stack {
             Err(error) => {
                 close_caches(&assembly.parts.caches).await;
                 close_all(&assembly.parts.snapshots).await;
+                mirrors::close_all(&assembly.parts.mirrors).await;
                 return Err(error.into());
             }
         };
-        let Parts { kinds, caches, counters, zrams, snapshots, images, devices: opened, .. } = assembly.parts;
+        let Parts { kinds, caches, counters, zrams, snapshots, images, mirrors, devices: opened, .. } = assembly.parts;
         let reactor = devices.reactor().clone();
         let suspended = Cell::new(false);
         let name = name.to_owned();
-        Ok(Self { name, reactor, table, kinds, caches, counters, zrams, snapshots, images, devices: opened, suspended })
+        Ok(Self { name, reactor, table, kinds, caches, counters, zrams, snapshots, images, mirrors, devices: opened, suspended })
     }
 
     /// Starts what works by itself: merges of snapshots. For stacks of [`Stack::open_on`], once all
@@ -310,6 +325,7 @@ impl Stack {
             counted: self.counters.iter().map(counted).collect(),
             zrams: self.zrams.iter().map(zram).collect(),
             snapshots: self.snapshots.iter().map(OpenSnapshot::layer).collect(),
+            mirrors: self.mirrors.iter().map(mirrors::layer).collect(),
             devices: self.devices.iter().map(device).collect(),
         }
     }
@@ -322,11 +338,16 @@ impl Stack {
     }
 
     /// Carries out a message on every cache of the stack: `flush`, `flush_on_suspend`, `cleaner` or
-    /// `clear_stats`.
+    /// `clear_stats`; or on every mirror: `revive` or `release`.
     ///
     /// # Errors
-    /// [`MessageError`]; also when the stack has no cache.
+    /// [`MessageError`]; also when the stack has no cache, or no mirror.
     pub async fn message(&self, words: &[&str]) -> Result<(), StackError> {
+        match words {
+            ["revive"] => return self.tell_mirrors(Mirror::revive),
+            ["release"] => return self.tell_mirrors(Mirror::release),
+            _ => {}
+        }
         self.needs_cache("messages reach")?;
         for cache in self.caches() {
             cache.message(words).await?;
@@ -394,7 +415,7 @@ impl Stack {
         for (row, _) in self.table.rows().iter().zip(&self.kinds).filter(|(_, kind)| **kind != "writecache") {
             flushed = flushed.and(call(&*row.target, Bio::flush()).await.status());
         }
-        let closed = close_caches(&self.caches).await;
+        let closed = close_caches(&self.caches).await.and(mirrors::close_all(&self.mirrors).await);
         for (_, zram) in &self.zrams {
             zram.close().await;
         }
@@ -414,6 +435,14 @@ pub enum StackError {
     /// Only caches can do it.
     #[error("{name} has no write cache: {what} only write caches")]
     NoCache {
+        /// Of the stack.
+        name: String,
+        /// What was asked.
+        what: &'static str,
+    },
+    /// Only mirrors can do it.
+    #[error("{name} has no mirror: {what} only mirrors")]
+    NoMirror {
         /// Of the stack.
         name: String,
         /// What was asked.

@@ -3,6 +3,7 @@
 use forebay_block::{Extent, SectorCount};
 use forebay_reactor::DeviceCounts;
 use forebay_target::cache::CacheStatus;
+use forebay_target::mirror::MirrorStatus;
 use forebay_target::stats::Snapshot;
 use forebay_target::zram::ZramStatus;
 
@@ -25,6 +26,8 @@ pub struct StackStatus {
     pub zrams: Vec<ZramLayer>,
     /// Its snapshots.
     pub snapshots: Vec<SnapshotLayer>,
+    /// Its mirrors.
+    pub mirrors: Vec<MirrorLayer>,
     /// The devices at the bottom. A device that several stacks use is counted for all of them.
     pub devices: Vec<DeviceLayer>,
 }
@@ -71,6 +74,15 @@ pub struct SnapshotLayer {
     pub cow: String,
     /// What it tells about itself.
     pub status: ViewStatus,
+}
+
+/// A mirror.
+#[derive(Clone, Debug)]
+pub struct MirrorLayer {
+    /// The sectors of the table that it serves.
+    pub extent: Extent,
+    /// What it tells about itself.
+    pub status: MirrorStatus,
 }
 
 /// A device.

@@ -153,6 +153,32 @@ fn stacks_that_name_one_origin_share_it() {
 }
 
 #[test]
+fn a_mirror_of_two_files_survives_the_loss_of_one() {
+    let folder = Folder::new("mirror");
+    let [a, b, log] = ["a", "b", "log"].map(|name| folder.file(name, 1 << 20));
+    let line = |log: &str| format!("0 2048 mirror {log} 64 nosync 2 {a} 0 {b} 0 1 handle_errors");
+    for (log, words) in [("core 2".to_owned(), 2), (format!("disk 3 {log}"), 3)] {
+        run(async |reactor, pool| {
+            let stack = Stack::open(reactor, pool, "disk", &line(&log)).await.unwrap();
+            assert_eq!(write(&stack, pool, 8, words).await, Status::Ok);
+            let status = stack.status().mirrors[0].status.line();
+            assert!(status.starts_with(&format!("2 {a} {b} 32/32 1 AA ")), "{status}");
+            assert_eq!(stack.scrub(false).await.unwrap()[0].compared, 2048);
+            stack.message(&["revive"]).await.unwrap();
+            stack.close().await.unwrap();
+        });
+        let [first, second] = [&a, &b].map(|path| std::fs::read(path).unwrap());
+        assert!(first == second && first[4096..8192].iter().all(|&byte| byte == words));
+    }
+    assert_eq!(std::fs::read(&log).unwrap()[..16], [0x72, 0x52, 0x69, 0x4d, 2, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, 0]);
+    let error = run(async |reactor, pool| {
+        let text = format!("0 2048 mirror disk 2 {a} 64 2 {a} 0 {b} 0");
+        Stack::open(reactor, pool, "disk", &text).await.err().unwrap().to_string()
+    });
+    assert!(error.contains("cannot be a leg and the log at once"), "{error}");
+}
+
+#[test]
 fn a_device_cannot_be_its_own_cache() {
     let folder = Folder::new("own");
     let path = folder.file("disk", 1 << 20);

@@ -1,7 +1,7 @@
 //! The simulated world in which Forebay's targets are proven: never shipped.
 //!
 //! ```text
-//!   cache/, snapshot/, zram/ ── seeded requests ──▶ Target under test ──▶ world/ (disks, faults, power, time)
+//!   cache/, mirror/, snapshot/, zram/ ── seeded requests ──▶ Target under test ──▶ world/ (disks, faults, power, time)
 //!     │                                                     │
 //!     └── check/ (what a read may return) ◀── crash, restart, read everything back
 //! ```
@@ -13,6 +13,7 @@
 pub mod cache;
 pub mod check;
 pub mod enumerate;
+pub mod mirror;
 pub mod run;
 pub mod snapshot;
 pub mod world;

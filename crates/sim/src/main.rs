@@ -1,8 +1,8 @@
 //! `forebay-sim`: runs seeds of the simulator.
 //!
 //! ```text
-//!   forebay-sim [cache|snapshot|zram] --seeds A..B [--jobs N] [--requests R]    child processes run chunks of seeds
-//!   forebay-sim [cache|snapshot|zram] --seed N [--verbose] [--requests R]       one seed, here, with every event
+//!   forebay-sim [SUBJECT] --seeds A..B [--jobs N] [--requests R]    child processes run chunks of seeds
+//!   forebay-sim [SUBJECT] --seed N [--verbose] [--requests R]       one seed, here, with every event
 //!   forebay-sim enumerate [--length L]                                 every crash of every short script
 //! ```
 //!
@@ -15,17 +15,17 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 use forebay_sim::run::Outcome;
-use forebay_sim::{cache, snapshot, zram};
+use forebay_sim::{cache, mirror, snapshot, zram};
 
 use drive::{Drive, run_here};
 
 /// Requests of a seed unless told otherwise.
 const REQUESTS: u64 = 1000;
 const USAGE: &str = "\
-usage: forebay-sim [cache|snapshot|zram] --seeds A..B [--jobs N] [--requests R]
-       forebay-sim [cache|snapshot|zram] --seed N [--verbose] [--requests R]
+usage: forebay-sim [SUBJECT] --seeds A..B [--jobs N] [--requests R]
+       forebay-sim [SUBJECT] --seed N [--verbose] [--requests R]
        forebay-sim enumerate [--length L]
-  cache, snapshot, zram   what is put to the test (default cache)
+  cache, mirror, snapshot, zram   what is put to the test (default cache)
   --seeds A..B   run seeds A to B - 1, in N processes (default 2)
   --seed N       run one seed; --verbose prints every event
   --requests R   requests of each seed (default 1000)
@@ -36,6 +36,7 @@ usage: forebay-sim [cache|snapshot|zram] --seeds A..B [--jobs N] [--requests R]
 enum Subject {
     Cache,
     Snapshot,
+    Mirror,
     Zram,
 }
 
@@ -44,6 +45,7 @@ impl Subject {
         match self {
             Self::Cache => "cache",
             Self::Snapshot => "snapshot",
+            Self::Mirror => "mirror",
             Self::Zram => "zram",
         }
     }
@@ -52,6 +54,7 @@ impl Subject {
         match self {
             Self::Cache => cache::run_seed(seed, requests, trace),
             Self::Snapshot => snapshot::run_seed(seed, requests, trace),
+            Self::Mirror => mirror::run_seed(seed, requests, trace),
             Self::Zram => zram::run_seed(seed, requests, trace),
         }
     }
@@ -131,6 +134,7 @@ fn parse(words: &[String]) -> Result<Asked, String> {
         match word.as_str() {
             "cache" => asked.subject = Subject::Cache,
             "snapshot" => asked.subject = Subject::Snapshot,
+            "mirror" => asked.subject = Subject::Mirror,
             "zram" => asked.subject = Subject::Zram,
             "--seeds" => asked.seeds = range(value()?)?,
             "--seed" => {

@@ -1,7 +1,7 @@
 //! Targets: what stands between a table and its devices.
 //!
 //! ```text
-//!   Table ─▶ linear · striped · delay · flakey · log-writes · stats · error · writecache · zram ·
+//!   Table ─▶ linear · striped · delay · flakey · log-writes · stats · error · mirror · writecache · zram ·
 //!             snapshot · snapshot-origin · snapshot-merge ─▶ device
 //! ```
 //!
@@ -18,6 +18,7 @@ pub mod flaky;
 pub mod linear;
 pub mod lock;
 pub mod log;
+pub mod mirror;
 pub mod snapshot;
 pub mod stats;
 pub mod stripe;

@@ -48,7 +48,12 @@ fn json(report: &ServerReport) -> String {
 /// `forebay message`.
 pub fn message(flags: &MessageFlags) -> Outcome {
     let word = flags.word.to_possible_value().expect("no message is hidden").get_name().to_owned();
-    done(&flags.reach.control, &Request::Message { device: flags.device.clone(), word })
+    match ask(&flags.reach.control, &Request::Message { device: flags.device.clone(), word })? {
+        Reply::Done => {}
+        Reply::Text(text) => say(&text)?,
+        _ => return Err(misunderstood(&flags.reach.control)),
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `forebay suspend`.

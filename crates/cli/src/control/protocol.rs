@@ -26,7 +26,7 @@ pub enum Request {
         /// Only this device.
         device: Option<String>,
     },
-    /// A message to a device's write caches.
+    /// A message to a device's write caches or mirrors.
     Message {
         /// Which; may be left out where there is one.
         device: Option<String>,
@@ -125,6 +125,8 @@ pub struct DeviceReport {
     pub counted: Vec<CountedReport>,
     /// Compressed RAM disks in the table.
     pub zrams: Vec<ZramReport>,
+    /// Mirrors in the table.
+    pub mirrors: Vec<MirrorReport>,
     /// Write caches in the table.
     pub caches: Vec<CacheReport>,
     /// The files and block devices below.
@@ -311,6 +313,44 @@ pub struct ZramReport {
     pub failed_reads: u64,
     /// Writes that failed.
     pub failed_writes: u64,
+}
+
+/// A mirror.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct MirrorReport {
+    /// First sector of the table that it serves.
+    pub start_sector: u64,
+    /// Its legs.
+    pub legs: Vec<MirrorLegReport>,
+    /// The leg that is copied from, from 0.
+    pub source_leg: u64,
+    /// All regions.
+    pub regions: u64,
+    /// Of them, those that all legs have.
+    pub in_sync_regions: u64,
+    /// Size of a region.
+    pub region_bytes: u64,
+    /// The log device; none for a log in memory.
+    pub log: Option<String>,
+    /// Requests that wrote parts of the log.
+    pub log_writes: u64,
+    /// Writes that wait for `release`.
+    pub held_writes: u64,
+    /// Whether nothing is promised any more.
+    pub failed: bool,
+}
+
+/// A leg of a mirror.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct MirrorLegReport {
+    /// Its device.
+    pub name: String,
+    /// The letter of the kernel's status line.
+    pub letter: char,
+    /// Whether it gets requests.
+    pub alive: bool,
+    /// Whether it has everything.
+    pub full: bool,
 }
 
 /// A file, block device or memory at the bottom.

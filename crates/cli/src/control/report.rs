@@ -1,9 +1,10 @@
 //! From the counters of a running server to what status shows.
 
-use forebay::{CacheLayer, CountedLayer, DeviceLayer, Stack, StackStatus, ZramLayer};
+use forebay::{CacheLayer, CountedLayer, DeviceLayer, MirrorLayer, Stack, StackStatus, ZramLayer};
 
 use super::protocol::{
-    CacheReport, CountedReport, DeviceReport, DiskReport, ExportReport, OperationReport, RowReport, ServerReport, ZramReport,
+    CacheReport, CountedReport, DeviceReport, DiskReport, ExportReport, MirrorLegReport, MirrorReport, OperationReport,
+    RowReport, ServerReport, ZramReport,
 };
 use crate::figures::quotient;
 use crate::serve::{Running, RunningExport};
@@ -74,6 +75,7 @@ fn device_report(running: &Running, exports: &[RunningExport], index: usize, sta
         exports: exports.iter().filter(|export| export.device == index).map(export_report).collect(),
         counted: status.counted.iter().map(counted_report).collect(),
         zrams: status.zrams.iter().map(zram_report).collect(),
+        mirrors: status.mirrors.iter().map(mirror_report).collect(),
         caches: status.caches.iter().map(cache_report).collect(),
         disks: status.devices.iter().map(disk_report).collect(),
     }
@@ -84,7 +86,8 @@ fn line(status: &StackStatus, extent: forebay::block::Extent) -> String {
     let cache = status.caches.iter().find(|layer| layer.extent == extent).map(|layer| layer.status.line());
     let zram = || status.zrams.iter().find(|layer| layer.extent == extent).map(|layer| layer.status.mm_stat());
     let snapshot = || status.snapshots.iter().find(|layer| layer.extent == extent).map(|layer| layer.status.to_string());
-    let text = cache.or_else(zram).or_else(snapshot).unwrap_or_default();
+    let mirror = || status.mirrors.iter().find(|layer| layer.extent == extent).map(|layer| layer.status.line());
+    let text = cache.or_else(zram).or_else(snapshot).or_else(mirror).unwrap_or_default();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -116,6 +119,28 @@ fn zram_report(layer: &ZramLayer) -> ZramReport {
         pages_per_backing_request: quotient(status.backing_left, status.backing_requests),
         failed_reads: status.failed_reads,
         failed_writes: status.failed_writes,
+    }
+}
+
+fn mirror_report(layer: &MirrorLayer) -> MirrorReport {
+    let status = &layer.status;
+    let leg = |leg: &forebay::LegStatus| MirrorLegReport {
+        name: leg.name.clone(),
+        letter: leg.letter,
+        alive: leg.alive,
+        full: leg.full,
+    };
+    MirrorReport {
+        start_sector: layer.extent.start.0,
+        legs: status.legs.iter().map(leg).collect(),
+        source_leg: status.source as u64,
+        regions: status.regions,
+        in_sync_regions: status.in_sync,
+        region_bytes: status.region_sectors * 512,
+        log: status.log.as_ref().map(|(name, _)| name.clone()),
+        log_writes: status.log_writes,
+        held_writes: status.held as u64,
+        failed: status.broken,
     }
 }
 

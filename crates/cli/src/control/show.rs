@@ -2,7 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::protocol::{CacheReport, CountedReport, DeviceReport, DiskReport, ExportReport, ServerReport, ZramReport};
+use forebay::ScrubReport;
+
+use super::protocol::{
+    CacheReport, CountedReport, DeviceReport, DiskReport, ExportReport, MirrorReport, ServerReport, ZramReport,
+};
 use crate::figures::{bytes, count};
 
 /// The report for people.
@@ -58,6 +62,7 @@ fn device_text(text: &mut String, device: &DeviceReport) {
     device.exports.iter().for_each(|export| export_text(text, export));
     device.counted.iter().for_each(|counted| counted_text(text, counted));
     device.zrams.iter().for_each(|zram| zram_text(text, zram));
+    device.mirrors.iter().for_each(|mirror| mirror_text(text, mirror));
     device.caches.iter().for_each(|cache| cache_text(text, cache));
     device.disks.iter().for_each(|disk| disk_text(text, disk));
     line(text, 0, "");
@@ -141,6 +146,41 @@ fn backing_text(text: &mut String, zram: &ZramReport) {
             count(zram.backing_discards),
         ),
     );
+}
+
+fn mirror_text(text: &mut String, mirror: &MirrorReport) {
+    let log = mirror.log.as_ref().map_or_else(|| "in memory".to_owned(), |name| format!("on {name}"));
+    let failed = if mirror.failed { ", FAILED: it takes no writes; look at the server's log" } else { "" };
+    let sync = format!(
+        "{} of {} regions of {} in sync",
+        count(mirror.in_sync_regions),
+        count(mirror.regions),
+        bytes(mirror.region_bytes)
+    );
+    line(text, 1, &format!("mirror: {sync}; log {log}, {} writes to it{failed}", count(mirror.log_writes)));
+    for leg in &mirror.legs {
+        let state = match (leg.alive, leg.full) {
+            (true, true) => "has everything",
+            (true, false) => "is being brought up to date",
+            (false, _) => "FAILED and is left out until `forebay message revive`",
+        };
+        line(text, 2, &format!("{} {}: {state}", leg.letter, leg.name));
+    }
+    if mirror.held_writes > 0 {
+        line(text, 2, &format!("{} writes wait until `forebay message release`", count(mirror.held_writes)));
+    }
+}
+
+/// What a scrub found, as a line, and a line for each run of regions that differ.
+pub fn scrub(report: &ScrubReport) -> String {
+    let sectors = |sectors: u64| bytes(sectors * 512);
+    let repair = if report.repair && report.differing > 0 { ", which are copied now" } else { "" };
+    let left = format!("{} out of sync and left out, {} not readable", sectors(report.skipped), sectors(report.unread));
+    let mut text = format!("{} compared, {left}; {} regions differ{repair}\n", sectors(report.compared), count(report.differing));
+    for run in &report.regions {
+        line(&mut text, 1, &format!("regions {} to {}", run.start, run.end - 1));
+    }
+    text
 }
 
 fn cache_text(text: &mut String, cache: &CacheReport) {

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
 use super::protocol::{LINE_BYTES_MAX, Reply, Request};
-use super::report;
+use super::{report, show};
 use crate::failure::Failure;
 use crate::serve::Running;
 
@@ -178,6 +178,15 @@ impl Client {
                 Ok(stack) => Box::pin(stack.restore_image(&path)).await.map(|_| ()).map_err(|error| error.to_string()),
                 Err(sentence) => Err(sentence),
             },
+            Ok(Request::Message { device, word }) if word.starts_with("scrub") => {
+                return match report::meant(&self.running, device.as_deref()) {
+                    Ok(stack) => match stack.scrub(word == "scrub_repair").await {
+                        Ok(reports) => Reply::Text(reports.iter().map(show::scrub).collect()),
+                        Err(error) => Reply::Error(error.to_string()),
+                    },
+                    Err(sentence) => Reply::Error(sentence),
+                };
+            }
             Ok(Request::Message { device, word }) => match report::meant(&self.running, device.as_deref()) {
                 Ok(stack) => stack.message(&[&word]).await.map_err(|error| error.to_string()),
                 Err(sentence) => Err(sentence),

@@ -10,6 +10,7 @@
 //!   …            flakey DEVICE OFFSET UP_S DOWN_S [COUNT error_reads|error_writes|drop_writes …]
 //!   …            log-writes DEVICE LOG_DEVICE
 //!   …            stats DEVICE OFFSET
+//!   …            mirror core|disk COUNT [LOG] REGION [sync|nosync] N [DEVICE OFFSET]… [COUNT FEATURE…]
 //!   …            zram [algo=NAME] [mem_limit=SIZE] [backing_dev=DEVICE] …
 //!   …            writecache s ORIGIN CACHE BLOCK_BYTES COUNT [OPTION [VALUE]]…
 //!   …            snapshot ORIGIN COW P|PO|N CHUNK [COUNT FEATURE…]
@@ -31,10 +32,11 @@ use std::time::Duration;
 use forebay_block::{Extent, Sector, SectorCount};
 use forebay_target::cache::options::{CacheArgs, OptionError};
 use forebay_target::flaky::{DownReads, DownWrites, Flakiness};
+use forebay_target::mirror::options::{MirrorArgs, OptionError as MirrorOptionError};
 use forebay_target::snapshot::options::{OptionError as SnapshotOptionError, SnapshotArgs};
 use forebay_target::zram::options::{OptionError as ZramOptionError, ZramOptions};
 
-use crate::device::{DeviceName, NameError};
+use crate::device::{DeviceName, NameError, parse_bytes};
 
 /// Why text is not a table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +62,7 @@ enum Problem {
     #[error("{0:?} is too long: sectors are numbered up to 2^54")]
     TooLong(String),
     #[error(
-        "the target {0:?} is not known: use linear, striped, error, delay, flakey, log-writes, stats, zram, \
+        "the target {0:?} is not known: use linear, striped, error, delay, flakey, log-writes, stats, mirror, zram, \
          writecache, snapshot or snapshot-origin"
     )]
     Target(String),
@@ -74,6 +76,8 @@ enum Problem {
     Feature(String),
     #[error(transparent)]
     Cache(#[from] OptionError),
+    #[error(transparent)]
+    Mirror(#[from] MirrorOptionError),
     #[error(transparent)]
     Zram(#[from] ZramOptionError),
     #[error(transparent)]
@@ -132,6 +136,15 @@ pub enum TargetText {
     },
     /// What passes is counted.
     Stats(Place),
+    /// The same content on several devices.
+    Mirror {
+        /// Its words.
+        args: MirrorArgs,
+        /// Its legs.
+        legs: Vec<Place>,
+        /// Its log device.
+        log: Option<DeviceName>,
+    },
     /// A compressed RAM disk.
     Zram {
         /// Its words.
@@ -215,7 +228,7 @@ impl TableText {
     }
 
     /// Whether opening the table changes its devices even when nobody writes: a cache is formatted
-    /// or mended, a log begun, a backing device taken.
+    /// or mended, a log begun, a mirror brought up to date, a backing device taken.
     #[must_use]
     pub fn writes_when_opened(&self) -> bool {
         let writes = |row: &RowText| {
@@ -223,6 +236,7 @@ impl TableText {
                 row.target,
                 TargetText::Writecache { .. }
                     | TargetText::LogWrites { .. }
+                    | TargetText::Mirror { .. }
                     | TargetText::Zram { backing: Some(_), .. }
                     | TargetText::Snapshot { .. }
                     | TargetText::SnapshotMerge { .. }
@@ -280,6 +294,13 @@ fn target_text<'a>(target: &str, words: impl Iterator<Item = &'a str>) -> Result
             let mut arguments = arguments("log-writes", "log-writes DEVICE LOG_DEVICE");
             let (device, log) = (arguments.device("device")?, arguments.device("log device")?);
             arguments.end(TargetText::LogWrites { device, log })
+        }
+        "mirror" => {
+            let args = MirrorArgs::parse(words.iter().copied(), parse_bytes)?;
+            let place = |(device, offset): &(String, Sector)| Ok(Place { device: device_name(device)?, offset: *offset });
+            let legs = args.legs.iter().map(place).collect::<Result<_, Problem>>()?;
+            let log = args.log.as_deref().map(device_name).transpose()?;
+            Ok(TargetText::Mirror { args, legs, log })
         }
         "zram" => {
             let options = ZramOptions::parse(words.iter().copied())?;
@@ -403,6 +424,7 @@ impl TargetText {
             Self::Flakey(..) => "flakey",
             Self::LogWrites { .. } => "log-writes",
             Self::Stats(_) => "stats",
+            Self::Mirror { .. } => "mirror",
             Self::Zram { .. } => "zram",
             Self::Writecache { .. } => "writecache",
             Self::Snapshot { .. } => "snapshot",
@@ -426,6 +448,7 @@ impl TargetText {
             Self::Writecache { origin, fast, .. } => vec![origin, fast],
             Self::Snapshot { origin, cow, .. } | Self::SnapshotMerge { origin, cow, .. } => vec![origin, cow],
             Self::SnapshotOrigin(device) => vec![device],
+            Self::Mirror { legs, log, .. } => legs.iter().map(|leg| &leg.device).chain(log).collect(),
         }
     }
 }

@@ -25,6 +25,11 @@ fn every_target_parses() {
     let TargetText::Zram { options, backing } = only(text) else { panic!("not a zram") };
     assert_eq!((options.algorithm.name(), options.mem_limit), ("zstd", 1 << 20));
     assert_eq!(backing, Some(DeviceName::Ram { bytes: 4 << 20 }));
+    let TargetText::Mirror { args, legs, log } = only("0 8 mirror disk 2 l 8 2 a 0 b 8 1 resync_rate=1M") else {
+        panic!("not a mirror")
+    };
+    assert_eq!((args.features.resync_rate, legs), (1 << 20, vec![place("a", 0), place("b", 8)]));
+    assert_eq!(log, Some(DeviceName::File("l".into())));
     let columns = vec![place("a", 0), place("b", 8)];
     assert_eq!(only("0 8 striped 2 4 a 0 b 8"), TargetText::Striped { chunk: SectorCount(4), columns });
     let (device, log) = (DeviceName::Ram { bytes: 1 << 20 }, DeviceName::Null { bytes: 4096 });
@@ -105,7 +110,8 @@ fn what_is_wrong_is_named_with_its_line() {
         ("0 18014398509481985 error", "table line 1: \"18014398509481985\" is too long"),
         ("8 8 error", "table line 1: it starts at sector 8, but the line before ends at 0"),
         ("0 8 error\n\n9 8 error", "table line 3: it starts at sector 9, but the line before ends at 8"),
-        ("0 8 mirror a b", "table line 1: the target \"mirror\" is not known: use linear"),
+        ("0 8 mirrors a b", "table line 1: the target \"mirrors\" is not known: use linear"),
+        ("0 8 mirror a b", "table line 1: mirror: the log \"a\" is not known: use core or disk"),
         ("0 8 linear", "table line 1: the device of linear is missing: write `linear DEVICE OFFSET`"),
         ("0 8 linear a", "table line 1: the offset of linear is missing"),
         ("0 8 linear a x", "table line 1: the offset \"x\" is not a whole number"),
