@@ -121,6 +121,7 @@ impl Pages {
     /// # Errors
     /// [`PageError::NoSpace`]; the page is what it was then (I1).
     pub(super) fn write(&mut self, number: u64, now_s: u32) -> Result<(), PageError> {
+        self.make_room();
         let old = self.table.get(number);
         if let Some(word) = repeated_word(&self.page) {
             self.release(number, old);
@@ -251,8 +252,24 @@ impl Pages {
         }
         self.counts.written += 1;
         self.table.put(leaving.page, slot.written(leaving.spot, whole, leaving.checksum));
-        self.remove_object(slot);
+        self.objects.remove_later(slot.bytes(), slot.value);
         true
+    }
+
+    /// Closes the gaps that pages left in memory, as far as that moves no more than `most` objects; true
+    /// when none is left.
+    pub(super) fn close_gaps(&mut self, most: usize) -> bool {
+        let Self { objects, table, .. } = self;
+        objects.close_gaps(most, |moved| table.used_mut(u64::from(moved.owner)).value = moved.place)
+    }
+
+    /// Closes all gaps where memory is short. Whoever knows places must look at them again.
+    pub(super) fn make_room(&mut self) {
+        // An object takes a frame of its own at most, and lets another go later.
+        let short = |limit| self.objects.frames_used() as u64 + 2 > limit;
+        if self.frames_limit.is_some_and(short) && self.objects.has_gaps() {
+            self.close_gaps(usize::MAX);
+        }
     }
 
     /// The page did not get to the backing device: it stays, and its blocks are given back.
@@ -269,6 +286,7 @@ impl Pages {
         if self.table.get(number) != slot {
             return false;
         }
+        self.make_room();
         if stored.len() == PAGE {
             return self.write(number, now_s).is_ok();
         }

@@ -44,7 +44,7 @@ pub(super) const BATCHES: u32 = 32;
 /// Most of them at once, whatever is said.
 pub(super) const BATCHES_MAX: usize = 64;
 /// Bytes in flight while pages are written back.
-const FLIGHT_BYTES_MAX: u64 = 16 << 20;
+const FLIGHT_BYTES_MAX: u64 = 8 << 20;
 /// Bytes of one write where the device does not say what it likes.
 const RANGE_BYTES: u32 = 256 << 10;
 /// Bytes of one write at most.

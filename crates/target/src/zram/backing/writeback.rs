@@ -16,6 +16,7 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 use forebay_block::{Bio, Status, call};
 use forebay_reactor::Buffer;
@@ -54,6 +55,12 @@ pub enum WritebackError {
     Device,
 }
 
+/// Time after which the memory of pages that left goes back, while others still leave. Where it goes back
+/// at once, most of what is moved into the gaps would leave next.
+const GAPS_TIME: Duration = Duration::from_secs(1);
+/// Objects that are moved into gaps before others have a turn.
+const GAPS_AT_ONCE: usize = 512;
+
 /// Pages on their way to a run of blocks.
 pub(in super::super) struct Batch {
     run: Run,
@@ -61,13 +68,14 @@ pub(in super::super) struct Batch {
     buffer: Buffer,
 }
 
-/// Resets the mark that a command runs.
-struct Running<'a>(&'a Backing);
+/// Resets the mark that a command runs, and closes what gaps it leaves in memory.
+struct Running<'a>(&'a Zram, &'a Backing);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.running.set(false);
-        self.0.ended.raise();
+        self.0.pages.borrow_mut().close_gaps(usize::MAX);
+        self.1.running.set(false);
+        self.1.ended.raise();
     }
 }
 
@@ -93,7 +101,7 @@ impl Zram {
         if self.recompression.running.get() || backing.running.replace(true) {
             return Err(WritebackError::Busy);
         }
-        let _running = Running(backing);
+        let _running = Running(self, backing);
         let mut walk = Walk::new(selection);
         let limit = if backing.limited.get() { backing.limit.get() } else { u64::MAX };
         let most = limit.min(budget.unwrap_or(u64::MAX));
@@ -105,6 +113,7 @@ impl Zram {
             walk.limit(&pages.table, most.saturating_mul(PAGE as u64), &worth);
         }
         let mut result = Ok(());
+        let mut closed_at = self.reactor.now();
         loop {
             backing.wait_until(|in_flight| in_flight < backing.depth()).await;
             if self.closed.get() {
@@ -123,13 +132,25 @@ impl Zram {
                 }
             }
             give_way().await;
+            if self.reactor.now().saturating_sub(closed_at) >= GAPS_TIME {
+                self.close_gaps().await;
+                closed_at = self.reactor.now();
+            }
         }
         backing.wait_until(|in_flight| in_flight == 0).await;
+        self.close_gaps().await;
         if backing.failed.take() {
             return Err(WritebackError::Device);
         }
         // A budget of one's own is no error.
         if walk.is_limited() && limit == most { result.and(Err(WritebackError::Limit)) } else { result }
+    }
+
+    /// Brings what is left in memory together, with turns for everybody else in between.
+    async fn close_gaps(&self) {
+        while !self.pages.borrow_mut().close_gaps(GAPS_AT_ONCE) {
+            give_way().await;
+        }
     }
 
     fn start(&self, backing: &Backing, batch: Batch) {

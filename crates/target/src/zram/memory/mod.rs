@@ -10,7 +10,9 @@
 //! Invariants:
 //! - I1: the objects of a class stand at places 0 to count-1 without a gap. A class takes
 //!   `ceil(count × stride / 4096)` frames, which is never more than the kernel's allocator needs for
-//!   as many objects, however they came and went: there is nothing to compact.
+//!   as many objects, however they came and went: there is nothing to compact. Only where many go one
+//!   after the other ([`Objects::remove_later`]), gaps stay until [`Objects::close_gaps`], so that none
+//!   is moved that goes next.
 //! - I2: an object begins with the number of the page that owns it, so that who moves it can say whose
 //!   place changed.
 //! - I3: an object of [`HUGE_BYTES`] or more has a frame of its own and never moves.
@@ -20,11 +22,13 @@
 
 mod classes;
 mod frames;
+mod gaps;
 
 pub use self::classes::HUGE_BYTES;
 pub(super) use self::classes::PAGE;
 use self::classes::{ClassId, Classes};
 use self::frames::{Frame, Frames};
+use self::gaps::Gaps;
 
 /// Bytes of an owner's number.
 const OWNER: usize = 4;
@@ -38,8 +42,10 @@ pub(super) struct Moved {
 
 #[derive(Default)]
 struct Class {
+    /// Places, gaps included.
     count: usize,
     frames: Vec<Frame>,
+    gaps: Gaps,
 }
 
 /// The system has no memory left.
@@ -99,30 +105,74 @@ impl Objects {
         true
     }
 
-    /// Lets an object go; the last of its class takes its place.
+    /// Lets an object go, and leaves a gap where it stood.
+    pub(super) fn remove_later(&mut self, bytes: usize, place: u64) {
+        match self.sizes.of(bytes) {
+            None => self.frames.give(frame_at(place)),
+            Some(class) => self.classes[usize::from(class.0)].gaps.add(number(place)),
+        }
+    }
+
+    /// Whether objects left gaps.
+    pub(super) fn has_gaps(&self) -> bool {
+        self.classes.iter().any(|class| !class.gaps.is_empty())
+    }
+
+    /// Moves up to `most` objects into gaps and tells each; true when no gap is left.
+    pub(super) fn close_gaps(&mut self, mut most: usize, mut tell: impl FnMut(Moved)) -> bool {
+        for at in 0..self.classes.len() {
+            let class = ClassId(u8::try_from(at).expect("fewer than 256 classes"));
+            while !self.classes[at].gaps.is_empty() {
+                let last = self.classes[at].count - 1;
+                if !self.classes[at].gaps.take(last) {
+                    if most == 0 {
+                        return false;
+                    }
+                    most -= 1;
+                    let gap = self.classes[at].gaps.take_first().expect("it is not empty");
+                    tell(self.move_to(class, last, gap));
+                }
+                self.shrink(class, last);
+            }
+        }
+        true
+    }
+
+    /// Lets an object go; the last of its class takes its place, unless there are gaps.
     pub(super) fn remove(&mut self, bytes: usize, place: u64) -> Option<Moved> {
         let Some(class) = self.sizes.of(bytes) else {
             self.frames.give(frame_at(place));
             return None;
         };
+        if !self.classes[usize::from(class.0)].gaps.is_empty() {
+            self.classes[usize::from(class.0)].gaps.add(number(place));
+            return None;
+        }
         let hole = number(place);
         let last = self.classes[usize::from(class.0)].count.checked_sub(1).expect("a class with an object is not empty");
         assert!(hole <= last, "an object stands among its class (I1)");
-        let mut moved = None;
-        if hole < last {
-            let stride = self.sizes.stride(class);
-            let mut transit = [0; PAGE];
-            self.copy_from(class, last, &mut transit[..stride]);
-            self.scatter(class, hole * stride, &transit[..stride]);
-            let owner = transit.first_chunk().expect("an object begins with its owner");
-            moved = Some(Moved { owner: u32::from_le_bytes(*owner), place });
-        }
-        self.classes[usize::from(class.0)].count = last;
-        if self.frames_for(class, last) < self.classes[usize::from(class.0)].frames.len() {
+        let moved = (hole < last).then(|| self.move_to(class, last, hole));
+        self.shrink(class, last);
+        moved
+    }
+
+    /// Moves an object of a class.
+    fn move_to(&mut self, class: ClassId, from: usize, to: usize) -> Moved {
+        let stride = self.sizes.stride(class);
+        let mut transit = [0; PAGE];
+        self.copy_from(class, from, &mut transit[..stride]);
+        self.scatter(class, to * stride, &transit[..stride]);
+        let owner = transit.first_chunk().expect("an object begins with its owner");
+        Moved { owner: u32::from_le_bytes(*owner), place: to as u64 }
+    }
+
+    /// The last place of a class is empty: `count` are left.
+    fn shrink(&mut self, class: ClassId, count: usize) {
+        self.classes[usize::from(class.0)].count = count;
+        if self.frames_for(class, count) < self.classes[usize::from(class.0)].frames.len() {
             let frame = self.classes[usize::from(class.0)].frames.pop().expect("longer than another length");
             self.frames.give(frame);
         }
-        moved
     }
 
     /// The bytes of an object: where they are, or in `buffer` when they lie in two frames.
@@ -177,7 +227,8 @@ impl Objects {
 
     /// Memory taken from the system, bytes, everything counted.
     pub(super) fn memory_bytes(&self) -> usize {
-        let lists: usize = self.classes.iter().map(|class| class.frames.capacity() * size_of::<Frame>()).sum();
+        let lists: usize =
+            self.classes.iter().map(|class| class.frames.capacity() * size_of::<Frame>() + class.gaps.memory_bytes()).sum();
         self.frames.memory_bytes() + lists + self.classes.capacity() * size_of::<Class>()
     }
 

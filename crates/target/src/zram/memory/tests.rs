@@ -115,3 +115,37 @@ fn a_moved_object_names_its_owner() {
     assert_eq!(objects.remove(1000, 0), None);
     assert_eq!(objects.frames_used(), 0);
 }
+
+#[test]
+fn gaps_of_many_objects_that_went_are_closed_and_every_other_keeps_its_bytes() {
+    for seed in 0..8 {
+        let rng = &mut fastrand::Rng::with_seed(seed);
+        let mut objects = Objects::new();
+        let mut kept = std::collections::BTreeMap::new();
+        let content = |owner: u32| vec![u8::try_from(owner % 251).unwrap(); [20, 800, 1700, 3000, 4096][owner as usize % 5]];
+        let moves = |kept: &mut std::collections::BTreeMap<u32, u64>, moved: Moved| _ = kept.insert(moved.owner, moved.place);
+        for round in 0..6_u32 {
+            for owner in round * 400..round * 400 + 400 {
+                kept.insert(owner, objects.insert(owner, &content(owner)).unwrap());
+            }
+            let owners: Vec<u32> = kept.keys().copied().filter(|_| rng.u32(0..5) > 0).collect();
+            for owner in owners {
+                let place = kept.remove(&owner).unwrap();
+                if rng.u32(0..8) > 0 {
+                    objects.remove_later(content(owner).len(), place);
+                } else if let Some(moved) = objects.remove(content(owner).len(), place) {
+                    moves(&mut kept, moved);
+                }
+            }
+            while round != 3 && !objects.close_gaps(7, |moved| moves(&mut kept, moved)) {}
+            assert_eq!(objects.has_gaps(), round == 3, "one round leaves its gaps to the next");
+            for (owner, place) in &kept {
+                let expected = content(*owner);
+                assert!(objects.read(expected.len(), *place, &mut [0; PAGE]) == expected, "seed {seed}");
+            }
+        }
+        let mut fresh = Objects::new();
+        kept.keys().for_each(|owner| _ = fresh.insert(*owner, &content(*owner)).unwrap());
+        assert_eq!(objects.frames_used(), fresh.frames_used(), "nothing lies empty");
+    }
+}

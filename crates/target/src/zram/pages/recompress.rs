@@ -53,6 +53,7 @@ impl Pages {
     /// # Errors
     /// [`PageError`]; the page is what it was then.
     pub(in super::super) fn recompress(&mut self, number: u64, effort: Effort) -> Result<Attempt, PageError> {
+        self.make_room();
         let slot = self.table.get(number);
         debug_assert!(slot.may_shrink(), "only objects in memory are compressed again");
         let after = |priority: Priority| priority > slot.priority();
