@@ -205,3 +205,53 @@ fn holes_of_the_server_are_holes_here() {
         });
     }
 }
+
+#[test]
+fn several_connections_share_the_work() {
+    for engine in Engine::ALL {
+        let bed = ram(engine, 4 * MIB);
+        with_device(engine, &bed.uri, patient(), async |reactor, device| {
+            while device.connections() < 4 {
+                reactor.sleep(Duration::from_millis(1)).await;
+            }
+            let calls: Vec<_> = (0..32).map(|at| call(&**device, write(at * 65536, &[3; 4096]))).collect();
+            for call in calls {
+                assert_eq!(call.await.status(), Status::Ok);
+            }
+            assert_eq!(bed.counts(0).connections, 4);
+            assert_eq!(call(&**device, Bio::flush()).await.status(), Status::Ok);
+        });
+        bed.until_left(0);
+    }
+}
+
+#[test]
+fn one_connection_is_made_where_one_is_asked_for() {
+    let bed = ram(Engine::Uring, MIB);
+    let options = NbdOptions { connections: 1, ..patient() };
+    with_device(Engine::Uring, &bed.uri, options, async |reactor, device| {
+        for at in 0..50 {
+            assert_eq!(call(&**device, write(at * 4096, &[1; 512])).await.status(), Status::Ok);
+            reactor.sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!((device.connections(), bed.counts(0).connections), (1, 1));
+    });
+}
+
+#[test]
+fn large_reads_are_received_where_they_belong_and_small_ones_share_calls() {
+    let bed = ram(Engine::Uring, 8 * MIB);
+    let options = NbdOptions { connections: 1, ..patient() };
+    with_device(Engine::Uring, &bed.uri, options, async |_, device| {
+        let copied = forebay_block::bvec::copied().bytes;
+        let calls: Vec<_> = (0..8)
+            .map(|at| call(&**device, Bio::read(Sector(at * 2048), payload(MIB), 0, u32::try_from(MIB).unwrap())))
+            .collect();
+        for call in calls {
+            assert_eq!(call.await.status(), Status::Ok);
+        }
+        let copied = forebay_block::bvec::copied().bytes - copied;
+        // What the first call was offered before anything was asked, and some heads with what follows them.
+        assert!(copied <= (36 << 10) + 16 * 4096, "{copied} bytes of {} were copied", 8 * MIB);
+    });
+}
