@@ -86,8 +86,8 @@ impl Zram {
     /// # Errors
     /// [`WritebackError`]; what was written until then is written.
     pub async fn writeback(&self, text: &str) -> Result<(), WritebackError> {
-        let backing = self.backing.as_ref().ok_or(WritebackError::NoBacking)?;
         let selection = Selection::parse(text, self.page_count()).ok_or(WritebackError::Words)?;
+        let backing = self.backing.as_ref().ok_or(WritebackError::NoBacking)?;
         self.write_selected(backing, selection, None).await
     }
 

@@ -1,23 +1,25 @@
 //! The sizes that objects are kept in: those of the kernel's allocator for compressed pages, so that
-//! the same data never needs more memory here than there.
+//! the same data needs no more memory here than there.
 //!
 //! ```text
-//!   object of n bytes ─▶ n + 8 bytes ─▶ the smallest class that is large enough
+//!   object of n bytes ─▶ n + 4 bytes ─▶ the smallest class that is large enough
 //!   classes   32, 48, 64, … 3632 | 4096        a step of 16, some merged into the next larger
 //! ```
 //!
 //! The kernel keeps objects in chains of 1 to 8 pages: for each size the shortest chain with the
 //! least left over. Sizes with equal chains of equally many objects are one class, the largest of
-//! them. The 8 bytes hold the kernel's handle; here 4 of them name the page that owns the object.
+//! them. The kernel adds 8 bytes for its handle, where 4 name the page that owns the object here: so an
+//! object goes to the kernel's class or the one below it, which makes up for codecs that need a few
+//! bytes more.
 //!
 //! Source: facts of `mm/zsmalloc.c`, Linux 6.12, with 8 pages in the longest chain.
 
 /// Bytes of a page and of the largest object.
 pub(in super::super) const PAGE: usize = 4096;
 /// Bytes that an object takes beyond its own.
-pub(super) const HEAD: usize = 8;
-/// Compressed size from which on a page is kept as it is: the largest class below a page, 3632
-/// bytes, holds objects of up to 3624.
+pub(super) const HEAD: usize = 4;
+/// Compressed size from which on a page is kept as it is: in the largest class below a page, 3632
+/// bytes, the kernel has room for objects of up to 3624.
 pub const HUGE_BYTES: usize = 3625;
 
 /// Size of the smallest class, bytes.
@@ -68,7 +70,12 @@ impl Classes {
         if bytes >= HUGE_BYTES {
             return None;
         }
-        self.of_size.get((bytes + HEAD).saturating_sub(SMALLEST).div_ceil(STEP)).copied()
+        self.of_size(bytes + HEAD)
+    }
+
+    /// The class that holds so many bytes, the head included.
+    pub(super) fn of_size(&self, bytes: usize) -> Option<ClassId> {
+        self.of_size.get(bytes.saturating_sub(SMALLEST).div_ceil(STEP)).copied()
     }
 
     /// Bytes that an object of this class takes.

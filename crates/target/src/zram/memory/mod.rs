@@ -10,7 +10,7 @@
 //! Invariants:
 //! - I1: the objects of a class stand at places 0 to count-1 without a gap. A class takes
 //!   `ceil(count × stride / 4096)` frames, which is never more than the kernel's allocator needs for
-//!   as many objects, however they came and went: there is nothing to compact. Only where many go one
+//!   as many objects of that class, however they came and went: there is nothing to compact. Only where many go one
 //!   after the other ([`Objects::remove_later`]), gaps stay until [`Objects::close_gaps`], so that none
 //!   is moved that goes next.
 //! - I2: an object begins with the number of the page that owns it, so that who moves it can say whose
@@ -31,7 +31,7 @@ use self::frames::{Frame, Frames};
 use self::gaps::Gaps;
 
 /// Bytes of an owner's number.
-const OWNER: usize = 4;
+const OWNER: usize = classes::HEAD;
 
 /// An object that moved: its owner must note the new place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,9 @@ fn kernel_pages(counts: &BTreeMap<usize, usize>) -> usize {
     let sizes = Classes::new();
     let mut objects: BTreeMap<usize, usize> = BTreeMap::new();
     for (&bytes, &count) in counts {
-        *objects.entry(sizes.of(bytes).map_or(PAGE, |class| sizes.stride(class))).or_default() += count;
+        // The kernel's handle takes 8 bytes.
+        let class = if bytes < HUGE_BYTES { sizes.of_size(bytes + 8) } else { None };
+        *objects.entry(class.map_or(PAGE, |class| sizes.stride(class))).or_default() += count;
     }
     let pages = |(stride, count): (usize, usize)| {
         let chain = (1..=8).min_by_key(|pages| (pages * PAGE % stride, *pages)).unwrap();
