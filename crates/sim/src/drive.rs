@@ -38,8 +38,8 @@ pub fn run_here(subject: Subject, seeds: Range<u64>, requests: u64) {
         if let Some(reason) = outcome.failure.or(twice) {
             say(&format!("F {seed} {}", reason.replace('\n', " | ")));
         }
-        let Totals { requests, crashes, device_ios, faults, checks, .. } = outcome.totals;
-        say(&format!("D {seed} {requests} {crashes} {device_ios} {faults} {checks}"));
+        let Totals { requests, crashes, device_ios, faults, checks, detected, .. } = outcome.totals;
+        say(&format!("D {seed} {requests} {crashes} {device_ios} {faults} {checks} {detected}"));
     }
 }
 
@@ -85,10 +85,10 @@ impl Drive {
         });
         let seconds = self.began.elapsed().as_secs_f64();
         let board = self.board.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let Totals { seeds, requests, crashes, device_ios, faults, checks } = board.totals;
+        let Totals { seeds, requests, crashes, device_ios, faults, checks, detected } = board.totals;
         println!(
             "{seeds} seeds, {requests} requests, {crashes} crashes, {device_ios} device I/Os, {faults} faults, \
-             {checks} sectors checked, {} failed, {seconds:.1} seconds",
+             {checks} sectors checked, {detected} damaged pages detected, {} failed, {seconds:.1} seconds",
             board.failed.len()
         );
         board.failed.is_empty()
@@ -177,9 +177,9 @@ impl Drive {
     #[expect(clippy::disallowed_methods, reason = "progress is told on the real clock")]
     fn count(&self, numbers: &str) {
         let numbers: Vec<u64> = numbers.split(' ').filter_map(|word| word.parse().ok()).collect();
-        let &[requests, crashes, device_ios, faults, checks] = numbers.as_slice() else { return };
+        let &[requests, crashes, device_ios, faults, checks, detected] = numbers.as_slice() else { return };
         self.with(|board| {
-            board.totals.add(Totals { seeds: 1, requests, crashes, device_ios, faults, checks });
+            board.totals.add(Totals { seeds: 1, requests, crashes, device_ios, faults, checks, detected });
             if board.told.elapsed() > PROGRESS {
                 board.told = Instant::now();
                 eprintln!("{} of {} seeds, {} failed", board.totals.seeds, self.seeds.end - self.seeds.start, board.failed.len());

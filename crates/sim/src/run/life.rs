@@ -95,6 +95,7 @@ pub fn run(seed: u64, world: World, subject: &dyn Subject, load: Load, model: Mo
             device_ios: counts.requests,
             faults: counts.faults,
             checks: run.ledger.checks.get(),
+            detected: 0,
         },
         digest: run.world.digest(),
         failure: run.ledger.failure.take(),

@@ -87,6 +87,8 @@ pub struct Totals {
     pub faults: u64,
     /// Sectors compared with the model.
     pub checks: u64,
+    /// Damaged pages that were asked for and refused.
+    pub detected: u64,
 }
 
 impl Totals {
@@ -98,6 +100,7 @@ impl Totals {
         self.device_ios += other.device_ios;
         self.faults += other.faults;
         self.checks += other.checks;
+        self.detected += other.detected;
     }
 }
 

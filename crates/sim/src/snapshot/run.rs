@@ -146,6 +146,7 @@ impl Run {
                 device_ios: counts.requests,
                 faults: counts.faults,
                 checks: self.book.ledgers.iter().map(|ledger| ledger.checks.get()).sum(),
+                detected: 0,
             },
             digest: self.world.digest(),
             failure,

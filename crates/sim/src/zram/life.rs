@@ -10,6 +10,7 @@ use forebay_reactor::{BufferPool, Reactor};
 use forebay_target::zram::{BackingSetup, Zram};
 
 use super::command::{Command, look_at, recompress, write_back};
+use super::damage::Damage;
 use super::swarm::Swarm;
 use crate::check::Act;
 use crate::run::{Ask, Client, Ledger};
@@ -31,6 +32,10 @@ pub(super) struct Life {
     requests: u64,
     /// Blocks were damaged.
     damaged: bool,
+    /// What the backing device held at some time.
+    earlier: Option<Vec<u8>>,
+    /// Damaged pages that were asked for and refused.
+    detected: Rc<Cell<u64>>,
     /// Commands that run beside the requests.
     running: Rc<Cell<u32>>,
 }
@@ -46,7 +51,25 @@ impl Life {
         requests: u64,
     ) -> Self {
         let rng = Rng::with_seed(ledger.seed ^ 0x2A11);
-        Self { swarm, world, reactor, ledger, client, pool, rng, requests, damaged: false, running: Rc::default() }
+        Self {
+            swarm,
+            world,
+            reactor,
+            ledger,
+            client,
+            pool,
+            rng,
+            requests,
+            damaged: false,
+            earlier: None,
+            detected: Rc::default(),
+            running: Rc::default(),
+        }
+    }
+
+    /// Where it is counted how many damaged pages were refused in the end.
+    pub(super) fn detected(&self) -> Rc<Cell<u64>> {
+        Rc::clone(&self.detected)
     }
 
     pub(super) async fn live(mut self) {
@@ -166,23 +189,51 @@ impl Life {
         if done.is_ok() && !empty { Err(format!("a reset left something: {status:?}")) } else { Ok(()) }
     }
 
-    /// Damages a block: a bit, a part, or all of it by another block's content.
+    /// Damages a block, or notes what the device holds, for later.
     fn damage(&mut self) {
-        if !self.swarm.damage {
+        if !self.swarm.damage && !self.swarm.damage_last {
             return;
         }
-        self.damaged = true;
-        let (block, other) = (self.rng.usize(0..self.swarm.blocks) * 4096, self.rng.usize(0..self.swarm.blocks) * 4096);
-        let (kind, at) = (self.rng.u32(0..3), self.rng.usize(0..4096));
-        self.world.damage(BACKING, |bytes| match kind {
-            0 => bytes[block + at] ^= 0x10,
-            1 => bytes[block + at..block + 4096].fill(0x5A),
-            _ => bytes.copy_within(other..other + 4096, block),
+        let (rng, earlier) = (&mut self.rng, &mut self.earlier);
+        let (block, damage) = (rng.usize(0..self.swarm.blocks), Damage::draw(rng));
+        self.damaged |= self.swarm.damage;
+        self.world.damage(BACKING, |bytes| {
+            let earlier = earlier.get_or_insert_with(|| bytes.to_vec());
+            if self.swarm.damage {
+                damage.befall(rng, bytes, block, earlier);
+            }
         });
     }
 
+    /// Damages every block, and asks for every page that is away: what comes from the device is refused.
+    async fn damage_all(&mut self, zram: &Rc<Zram>, client: &Rc<Client>) {
+        let packed = self.swarm.backing.packed;
+        let (rng, damage) = (&mut self.rng, Damage::draw(&mut Rng::with_seed(self.ledger.seed)));
+        let earlier = self.earlier.take();
+        self.world.damage(BACKING, |bytes| {
+            let earlier = earlier.unwrap_or_else(|| vec![0; bytes.len()]);
+            damage.befall_all(rng, bytes, &earlier, packed);
+        });
+        client.expect_errors();
+        let states = zram.get("block_state").unwrap_or_default();
+        let away = states.lines().filter(|line| line[25..].contains('w'));
+        for page in away.filter_map(|line| line.split_whitespace().next()?.parse::<usize>().ok()) {
+            let before = zram.status().backing_read_requests;
+            client.errors.set(0);
+            client.send(&**zram, Ask::Read, page * 8..page * 8 + 8);
+            client.idle().await;
+            let refused = client.errors.get() > 0;
+            self.detected.set(self.detected.get() + u64::from(refused));
+            // What was read ahead before does not come from the device.
+            let asked = zram.status().backing_read_requests > before;
+            if asked && !refused && damage.is_everywhere(packed) {
+                return self.ledger.fail(format!("page {page} was {damage:?} on the device and is read all the same"));
+            }
+        }
+    }
+
     /// Reads and counts everything, and lets it go.
-    async fn end(&self, zram: &Rc<Zram>) {
+    async fn end(&mut self, zram: &Rc<Zram>) {
         let client = Client::new(&self.world, &self.ledger, &self.pool);
         if self.damaged {
             client.expect_errors();
@@ -201,6 +252,10 @@ impl Life {
         let right = if self.swarm.backing.packed { blocks <= 2 * away && (blocks > 0) == (away > 0) } else { blocks == away };
         if !right {
             return self.ledger.fail(format!("{blocks} blocks are in use for {away} pages"));
+        }
+        // What was damaged before might be put right by this.
+        if self.swarm.damage_last && !self.damaged {
+            self.damage_all(zram, &client).await;
         }
         let all = Extent::new(Sector(0), SectorCount(self.swarm.sectors as u64));
         let bio = call(&**zram as &dyn Target, Bio::discard(all)).await;

@@ -4,7 +4,8 @@
 //!   requests ─┐
 //!   commands ─┼─▶ disk ─▶ backing device with faults, and blocks that somebody damages
 //!             │
-//!             └─▶ in the end: healed, everything read, everything counted, everything discarded
+//!             └─▶ in the end: healed, everything read, everything counted, every block damaged and every
+//!                 page that is away read once more, everything discarded
 //! ```
 //!
 //! Invariants:
@@ -12,8 +13,10 @@
 //! - I2: what the limit lost is what was written, at every command.
 //! - I3: in the end the blocks in use are those of the pages that are away, and after a discard of everything
 //!   neither memory nor blocks are in use.
+//! - I4: of pages whose block was rotten, torn, misdirected or stale, every one is refused.
 
 mod command;
+mod damage;
 mod life;
 mod swarm;
 
@@ -44,6 +47,7 @@ pub fn run_seed(seed: u64, requests: u64, trace: bool) -> Outcome {
     let reactor = world.restart();
     let client = Client::new(&world, &ledger, &pool);
     let life = Life::new(swarm, world.clone(), reactor.clone(), Rc::clone(&ledger), Rc::clone(&client), pool, requests);
+    let detected = life.detected();
     let ended = reactor.run(life.live());
     client.die();
     if let Some(stop) = world.stop() {
@@ -54,7 +58,15 @@ pub fn run_seed(seed: u64, requests: u64, trace: bool) -> Outcome {
     reactor.clear();
     let counts = world.counts();
     let (requests, checks) = (ledger.requests.get(), ledger.checks.get());
-    let totals = Totals { seeds: 1, requests, crashes: 0, device_ios: counts.requests, faults: counts.faults, checks };
+    let totals = Totals {
+        seeds: 1,
+        requests,
+        crashes: 0,
+        device_ios: counts.requests,
+        faults: counts.faults,
+        checks,
+        detected: detected.get(),
+    };
     Outcome { totals, digest: world.digest(), failure: ledger.failure.take() }
 }
 

@@ -20,6 +20,8 @@ pub(super) struct Swarm {
     pub(super) faults: bool,
     /// Blocks are damaged now and then.
     pub(super) damage: bool,
+    /// Every block is damaged in the end, where none was before.
+    pub(super) damage_last: bool,
     pub(super) load: Load,
     /// Commands among a thousand requests.
     pub(super) commands_per_mille: u32,
@@ -48,6 +50,7 @@ impl Swarm {
             blocks,
             faults,
             damage: blocks > 0 && rng.u32(0..4) == 0,
+            damage_last: blocks > 0 && rng.bool(),
             load: Load::draw(rng, sectors, PAGE_SECTORS, 1),
             commands_per_mille: choose(rng, &[10, 40, 120]),
             mem_limit: if limited { rng.u64(1..=pages as u64) * 4096 } else { 0 },
