@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-const MODULES: [&str; 5] = ["dm-mod", "dm-bufio", "dm-writecache", "dm-log-writes", "loop:max_loop=64"];
+const MODULES: [&str; 6] = ["dm-mod", "dm-bufio", "dm-writecache", "dm-log-writes", "dm-snapshot", "loop:max_loop=64"];
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// What a guest is started with.
@@ -27,7 +27,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// A guest that sees `folder` at `/mnt`, can write there, and has the device mapper, `writecache` and loop devices.
+    /// A guest that sees `folder` at `/mnt`, can write there, and has the device mapper, `writecache`, snapshots and loop devices.
     pub fn new(folder: &Path) -> Self {
         require(&["linux.uml", "dmsetup", "cc"]);
         Self { folder: folder.to_path_buf() }

@@ -7,6 +7,7 @@ pub mod aged;
 mod bvec;
 mod files;
 mod job;
+mod kcopyd;
 mod report;
 pub mod writecache;
 mod zram;
@@ -90,6 +91,7 @@ enum Row {
 pub fn run(command: &BenchCommand) -> Outcome {
     match command {
         BenchCommand::Bvec(flags) => bvec::run(flags).map_err(|error| Failure::Failed(error.to_string())),
+        BenchCommand::Kcopyd(flags) => kcopyd::run(flags).map_err(|error| Failure::Failed(error.to_string())),
         BenchCommand::Zram(flags) => zram::run(flags).map_err(|error| Failure::Failed(error.to_string())),
         BenchCommand::Writecache(flags) => run_writecache(flags).map_err(|error| Failure::Failed(error.to_string())),
     }
