@@ -222,7 +222,9 @@ fn a_journal_of_another_copy_is_refused() {
     let (to, journal) = (scratch.file("to"), scratch.file("journal"));
     let words = [binary(), "copy", &source, &to, "--resume", &journal, "--rate", "1M"];
     let mut child = std::process::Command::new(words[0]).args(&words[1..]).stderr(Stdio::null()).spawn().unwrap();
-    run::wait_for("a journal", Duration::from_mins(1), || (fs::metadata(&journal).ok()?.len() > 4096).then_some(()));
+    run::wait_for("a journal", Duration::from_mins(1), || {
+        fs::read(&journal).ok()?.get(4096..)?.starts_with(b"FBCOPYJ1").then_some(())
+    });
     child.kill().unwrap();
     child.wait().unwrap();
     refused(&[&source, &scratch.file("another"), "--resume", &journal], 1, "another copy");
@@ -300,5 +302,75 @@ fn comparing_says_and_means_what_qemu_img_does() {
     assert_eq!((quiet.code, quiet.stdout.as_str()), (1, ""));
     for words in [&["compare", &one, &scratch.file("nothing")][..], &["compare", &one], &["compare", &one, "ram:"]] {
         assert_eq!(forebay(words).code, 2, "{words:?}");
+    }
+}
+
+/// Runs `script` with an NBD server of nbdkit, whose address is `$uri` there.
+fn with_server(words: &[&str], script: &str) -> Ended {
+    run::outcome(60, &[&["nbdkit", "-U", "-"], words, &["--run", script]].concat())
+}
+
+#[test]
+fn servers_are_ends_too_slow_ones_as_well() {
+    require(&["nbdkit"]);
+    let scratch = Scratch::new();
+    let mut bytes = data(5 << 20);
+    bytes[1 << 20..2 << 20].fill(0);
+    let (source, back, forebay) = (scratch.write("source", &bytes), scratch.file("back"), binary());
+    let script = format!(
+        "set -e; {forebay} copy {source} \"$uri\" --verify; {forebay} compare {source} \"$uri\"; {forebay} copy \"$uri\" {back}; \
+         {forebay} copy \"$uri\" - | cmp - {source}"
+    );
+    for server in [
+        &["memory", "5M"][..],
+        &["--filter=delay", "memory", "5M", "delay-read=20ms", "delay-write=20ms"],
+        &["--filter=rate", "memory", "5M", "rate=160M"],
+        &[
+            "--filter=blocksize-policy",
+            "memory",
+            "5M",
+            "blocksize-minimum=4096",
+            "blocksize-maximum=64K",
+            "blocksize-error-policy=error",
+        ],
+    ] {
+        let ended = with_server(server, &script);
+        assert_eq!(ended.code, 0, "{server:?}: {}{}", ended.stdout, ended.stderr);
+        assert!(same(&source, &back), "{server:?}");
+        fs::remove_file(&back).unwrap();
+    }
+}
+
+#[test]
+fn an_error_of_a_server_is_never_a_success() {
+    require(&["nbdkit"]);
+    let scratch = Scratch::new();
+    let (source, back, forebay) = (scratch.write("source", &data(4 << 20)), scratch.file("back"), binary());
+    let file = format!("file={source}");
+    // Always, and then now and then: a copy that says it is done is the same.
+    let always = with_server(&["--filter=error", "file", &file, "error-pread=EIO"], &format!("{forebay} copy \"$uri\" {back}"));
+    assert_eq!(always.code, 1, "{}", always.stderr);
+    assert!(always.stderr.contains("cannot be read"), "{}", always.stderr);
+    fs::remove_file(&back).unwrap();
+    let full =
+        with_server(&["--filter=error", "memory", "4M", "error-pwrite=ENOSPC"], &format!("{forebay} copy {source} \"$uri\""));
+    assert_eq!(full.code, 1, "{}", full.stderr);
+    assert!(full.stderr.contains("no space left"), "{}", full.stderr);
+    for rate in ["2%", "20%"] {
+        for requests in ["--requests=1", "--requests=16"] {
+            let words = ["--filter=error", "file", &file, "error-pread=EIO", &format!("error-pread-rate={rate}")];
+            let copy = format!("{forebay} copy \"$uri\" {back} {requests} --request-size 32K");
+            let ended = with_server(&words, &copy);
+            assert!(ended.code <= 1, "{}", ended.stderr);
+            if ended.code == 0 {
+                assert!(same(&source, &back), "said to be done, and is not");
+            }
+            // With an end that goes on, what could be read is right.
+            let ended = with_server(&words, &format!("{copy} --keep-going"));
+            let (got, meant) = (fs::read(&back).unwrap(), fs::read(&source).unwrap());
+            let differ = got.chunks(512).zip(meant.chunks(512)).filter(|(got, meant)| got != meant).count();
+            assert_eq!(ended.code == 0, differ == 0, "{differ} sectors differ: {}", ended.stderr);
+            fs::remove_file(&back).unwrap();
+        }
     }
 }

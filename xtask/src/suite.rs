@@ -28,6 +28,7 @@ pub fn run() -> Result<(), String> {
     count.add(simulator(600, &["zram", "--seeds", "0..2000"]).run_as_one());
     count.add(simulator(600, &["snapshot", "--seeds", "0..500"]).run_as_one());
     count.add(simulator(600, &["enumerate"]).run_as_one());
+    count.add(simulator(300, &["copy", "--seeds", "0..300"]).run_as_one());
     count.add(crate::fuzz::count(60));
     println!("{} passed, {} failed", count.passed, count.failed);
     if count.failed == 0 { Ok(()) } else { Err("the suite failed; see the lines marked FAILED above".to_owned()) }

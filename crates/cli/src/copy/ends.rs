@@ -22,7 +22,7 @@ use forebay_device::FileDevice;
 use crate::failure::Failure;
 
 /// How long to wait for whoever has an end in use.
-const LOCK_WAIT: Duration = Duration::from_secs(2);
+pub const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// What a word names.
 #[derive(Clone, Debug, PartialEq, Eq)]

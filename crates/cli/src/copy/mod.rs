@@ -2,7 +2,6 @@
 //!
 //! ```text
 //!   look at all ends ─▶ open ─▶ journal? ─▶ shared blocks? ─▶ the engine ─▶ the last bytes ─▶ durable ─▶ verify
-//!                                             ticker: bar, and what is durable into the journal
 //! ```
 //!
 //! 1. Nothing is written before every end is found to fit.
@@ -17,21 +16,20 @@ mod journal;
 mod offload;
 mod stream;
 
-use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use forebay::block::{Bio, Sector, SectorCount, Status, Target, call};
+use forebay::block::{Sector, SectorCount, Status, Target};
 use forebay::{BufferPool, Devices, Reactor, engine};
-use forebay_target::copy::{Engine, How, Leg, Settings, Watch, Zeroes};
+use forebay_target::copy::{Engine, How, Journal, Leg, Settings, Watch, Zeroes};
 
 use self::bar::{Bar, LOOK_EVERY};
 use self::compare::{Difference, Pair};
 use self::ends::{Destination, End, Source};
-use self::journal::Journal;
+use self::journal::JournalFile;
 use self::stream::{Hash, InOrder, Output, why};
 use crate::failure::{Failure, Outcome, say};
 use crate::figures;
@@ -111,7 +109,7 @@ struct Job<'a> {
     destinations: Vec<Destination>,
     /// All destinations are zero where they are not written yet.
     zero: bool,
-    journal: RefCell<Option<Journal>>,
+    journal: Option<(JournalFile, Journal)>,
     hash: Option<Rc<InOrder<Hash>>>,
     output: Option<Rc<InOrder<Output>>>,
     watch: Rc<Watch>,
@@ -122,7 +120,7 @@ struct Job<'a> {
 async fn copy(reactor: &Reactor, pool: &BufferPool, flags: &CopyFlags) -> Outcome {
     let words: Vec<&str> = flags.destinations.iter().map(String::as_str).collect();
     let devices = Box::pin(ends::devices(reactor, pool, &[&flags.source], &words)).await?;
-    let mut job = open(reactor, pool, flags, &devices)?;
+    let mut job = Box::pin(open(reactor, pool, flags, &devices)).await?;
     let begun = reactor.now();
     if !job.offload()? {
         Box::pin(job.through_engine()).await?;
@@ -133,8 +131,8 @@ async fn copy(reactor: &Reactor, pool: &BufferPool, flags: &CopyFlags) -> Outcom
     if flags.verify {
         Box::pin(job.verify()).await?;
     }
-    if let Some(journal) = job.journal.take() {
-        journal.remove()?;
+    if let Some((file, _)) = job.journal.take() {
+        file.remove()?;
     }
     if let Some(hash) = &job.hash {
         say(&format!("{}  {}\n", hash.look(Hash::text), flags.source))?;
@@ -144,9 +142,13 @@ async fn copy(reactor: &Reactor, pool: &BufferPool, flags: &CopyFlags) -> Outcom
 }
 
 /// Finds out whether everything fits, and opens it.
-fn open<'a>(reactor: &'a Reactor, pool: &'a BufferPool, flags: &'a CopyFlags, devices: &Devices) -> Result<Job<'a>, Failure> {
+async fn open<'a>(
+    reactor: &'a Reactor,
+    pool: &'a BufferPool,
+    flags: &'a CopyFlags,
+    devices: &Devices,
+) -> Result<Job<'a>, Failure> {
     let source = Source::open(devices, reactor, &End::parse(&flags.source)?, &flags.source)?;
-    let found = flags.resume.as_deref().map(Journal::read).transpose()?.flatten();
     let mut looked = Vec::new();
     for word in &flags.destinations {
         let end = End::parse(word)?;
@@ -174,10 +176,15 @@ fn open<'a>(reactor: &'a Reactor, pool: &'a BufferPool, flags: &'a CopyFlags, de
         }
         destinations.push(to);
     }
-    let made = destinations.iter().all(|to| to.made || to.target.is_none());
-    let zero = found.map_or(made || flags.destination_is_zero, |state| state.zero);
-    let journal = flags.resume.as_deref().map(|path| Journal::open(path, found, &source, &destinations, zero)).transpose()?;
-    let settled = journal.as_ref().map_or(0, |journal| journal.state.settled);
+    let mut zero = destinations.iter().all(|to| to.made || to.target.is_none()) || flags.destination_is_zero;
+    let mut journal = None;
+    if let Some(path) = &flags.resume {
+        let file = JournalFile::open(reactor, path).await?;
+        let kept = file.journal(&source, &destinations, zero).await?;
+        zero = kept.state().zero;
+        journal = Some((file, kept));
+    }
+    let settled = journal.as_ref().map_or(0, |(_, journal)| journal.state().settled);
     let sectors = SectorCount(source.bytes.div_ceil(512));
     let streams = flags.destinations.iter().any(|word| word == "-");
     Ok(Job {
@@ -189,7 +196,7 @@ fn open<'a>(reactor: &'a Reactor, pool: &'a BufferPool, flags: &'a CopyFlags, de
         source,
         destinations,
         zero: zero && !streams && !flags.checksum,
-        journal: RefCell::new(journal),
+        journal,
         watch: Rc::default(),
         first: settled / 512,
     })
@@ -221,10 +228,9 @@ impl Job<'_> {
         Ok(done)
     }
 
-    /// The ends that the engine writes to, from sector `first` on, in the order of their names; those
-    /// that only swallow are none.
-    fn legs(&self, first: u64) -> Vec<(String, Leg)> {
-        let leg = |target: Rc<dyn Target>| Leg::new(target, Sector(first));
+    /// The ends that the engine writes to, in the order of their names; those that only swallow are none.
+    fn legs(&self) -> Vec<(String, Leg)> {
+        let leg = |target: Rc<dyn Target>| Leg::new(target, Sector(0));
         let mut legs = Vec::new();
         for to in &self.destinations {
             if let Some(target) = &to.target {
@@ -253,20 +259,25 @@ impl Job<'_> {
 
     async fn through_engine(&self) -> Result<(), Failure> {
         let flags = self.flags;
-        let legs = self.legs(self.first);
+        let legs = self.legs();
         let whole = self.whole_bytes(&legs);
         if let Some(target) = &self.source.target {
             let in_flight = flags.queue_size.min(u64::from(flags.requests.get()) * u64::from(flags.request_size));
             let settings =
                 Settings { piece_bytes: flags.request_size, in_flight_bytes: in_flight, rate: flags.rate, ..Settings::default() };
             let engine = Engine::new(self.reactor, self.pool, &settings);
-            let from = Leg::new(Rc::clone(target), Sector(self.first));
             self.hash_before(&engine, target).await?;
+            let from = Leg::new(Rc::clone(target), Sector(0));
             let to: Vec<Leg> = legs.iter().map(|(_, leg)| leg.clone()).collect();
-            let count = SectorCount((whole / 512).saturating_sub(self.first));
-            let how = self.how();
-            let copying = engine.copy(&from, &to, count, &how);
-            let outcome = Box::pin(self.with_ticks(copying)).await?;
+            let (count, how) = (SectorCount(whole / 512), self.how());
+            let outcome = match &self.journal {
+                None => Box::pin(self.with_bar(whole, engine.copy(&from, &to, count, &how))).await,
+                Some((_, journal)) => {
+                    let copying = engine.copy_noting(&from, &to, count, &how, journal, SETTLE_EVERY);
+                    let failed = |status| Failure::Failed(format!("keeping the journal failed: {}", words(status)));
+                    Box::pin(self.with_bar(whole, Box::pin(copying))).await.map_err(failed)?
+                }
+            };
             self.report(&outcome, &legs)?;
         }
         let tail = self.source.read_bytes(whole, self.source.bytes - whole).await?;
@@ -327,70 +338,27 @@ impl Job<'_> {
         Err(Failure::Failed(format!("{}; {rest}, and the first {whole} are whole", what.join("; "))))
     }
 
-    /// Waits for the copy, and meanwhile draws its progress and keeps the journal.
-    async fn with_ticks<T>(&self, copying: impl Future<Output = T>) -> Result<T, Failure> {
-        // A flush that has begun is waited for.
-        let flushing = Cell::new(false);
-        let (mut copying, mut ticking) = (pin!(copying), pin!(self.ticks(&flushing)));
-        let mut bar = Bar::new(self.flags.progress);
-        let begun = self.reactor.now();
-        let mut done = None;
+    /// Waits for the copy, and meanwhile draws its progress.
+    async fn with_bar<T>(&self, total: u64, copying: impl Future<Output = T>) -> T {
+        let Some(mut bar) = Bar::new(self.flags.progress) else { return copying.await };
+        let (begun, first) = (self.reactor.now(), self.first * 512);
+        let elapsed = || self.reactor.now().saturating_sub(begun);
+        let mut copying = pin!(copying);
+        let mut look = pin!(self.reactor.sleep(LOOK_EVERY));
         let outcome = std::future::poll_fn(|cx| {
-            if done.is_none()
-                && let Poll::Ready(outcome) = copying.as_mut().poll(cx)
-            {
-                done = Some(outcome);
+            if let Poll::Ready(outcome) = copying.as_mut().poll(cx) {
+                return Poll::Ready(outcome);
             }
-            // It ends only with an error.
-            if let Poll::Ready(failure) = ticking.as_mut().poll(cx) {
-                return Poll::Ready(Err(failure));
+            while look.as_mut().poll(cx).is_ready() {
+                bar.draw(first, first + self.watch.progress().done, total, elapsed());
+                look.set(self.reactor.sleep(LOOK_EVERY));
             }
-            if let Some(bar) = &mut bar {
-                let first = self.first * 512;
-                bar.draw(first, first + self.watch.progress().done, self.source.bytes, self.reactor.now().saturating_sub(begun));
-            }
-            match done.take() {
-                Some(outcome) if !flushing.get() => Poll::Ready(Ok(outcome)),
-                other => {
-                    done = other;
-                    Poll::Pending
-                }
-            }
+            Poll::Pending
         })
         .await;
-        if let Some(mut bar) = bar {
-            if outcome.is_ok() {
-                bar.draw(self.first * 512, self.source.bytes, self.source.bytes, self.reactor.now().saturating_sub(begun));
-            }
-            bar.end();
-        }
+        bar.draw(first, first + self.watch.progress().done, total, elapsed());
+        bar.end();
         outcome
-    }
-
-    /// Wakes now and then, and notes what is durable. Ends with an error only.
-    async fn ticks(&self, flushing: &Cell<bool>) -> Failure {
-        let mut noted = self.reactor.now();
-        loop {
-            self.reactor.sleep(LOOK_EVERY).await;
-            if self.journal.borrow().is_none() || self.reactor.now() < noted + SETTLE_EVERY {
-                continue;
-            }
-            flushing.set(true);
-            let settled = (self.first + self.watch.settled().0) * 512;
-            for to in self.destinations.iter().filter_map(|to| to.target.as_ref()) {
-                let status = call(&**to, Bio::flush()).await.status();
-                if !status.is_ok() {
-                    return Failure::Failed(format!("making the copy durable failed: {}", words(status)));
-                }
-            }
-            if let Some(journal) = self.journal.borrow_mut().as_mut()
-                && let Err(failure) = journal.settle(settled)
-            {
-                return failure;
-            }
-            flushing.set(false);
-            noted = self.reactor.now();
-        }
     }
 
     /// Reads everything back.

@@ -20,6 +20,7 @@
 //! Errors are in the [`Outcome`], by destination. A rate and the governor delay the beginning of slices,
 //! never the end of anything.
 
+mod journal;
 mod outcome;
 mod pace;
 mod piece;
@@ -40,10 +41,11 @@ use forebay_reactor::{BufferPool, JobPool, Reactor};
 
 use self::pace::{Bucket, Governor};
 use self::piece::{Sent, Span, Work};
-use self::room::Rooms;
+use self::room::{Room, Rooms};
 use self::run::Run;
 use crate::event::Event;
 
+pub use self::journal::{Found, JOURNAL_BYTES, Journal, Settled};
 pub use self::outcome::{Outcome, Unwritten};
 pub use self::watch::{Progress, Watch, time_left};
 
@@ -131,7 +133,8 @@ struct Inner {
     piece: SectorCount,
     /// Jobs at once.
     width: usize,
-    jobs: JobPool<(Engine, Rc<Run>)>,
+    /// Made with the first copy of several slices.
+    jobs: OnceCell<JobPool<(Engine, Rc<Run>)>>,
     bucket: Cell<Bucket>,
     governor: Cell<Governor>,
     closed: Cell<bool>,
@@ -154,7 +157,8 @@ pub struct Engine {
 
 impl Inner {
     fn start(self: &Rc<Self>, run: &Rc<Run>) {
-        self.jobs.start((Engine { inner: Rc::clone(self) }, Rc::clone(run)));
+        let jobs = || self.reactor.job_pool(self.width, |(engine, run): (Engine, Rc<Run>)| run.job(engine));
+        self.jobs.get_or_init(jobs).start((Engine { inner: Rc::clone(self) }, Rc::clone(run)));
     }
 }
 
@@ -176,7 +180,7 @@ impl Engine {
                 rooms: Rooms::new(pool, piece as usize, settings.in_flight_bytes, settings.pool_bytes_max),
                 piece: SectorCount(u64::from(piece / 512)),
                 width,
-                jobs: reactor.job_pool(width, |(engine, run): (Engine, Rc<Run>)| run.job(engine)),
+                jobs: OnceCell::new(),
                 bucket: Cell::new(Bucket::new(settings.rate)),
                 governor: Cell::new(Governor::new(settings.foreground)),
                 closed: Cell::default(),
@@ -209,6 +213,32 @@ impl Engine {
         let run = Rc::new(Run::new(from, to, how));
         run.feed(self, count).await;
         run.tally.take()
+    }
+
+    /// Reads `parts` of `from`, one behind the other, into one buffer, from which they can be written as
+    /// one extent. All together are one slice at most.
+    ///
+    /// # Errors
+    /// The first of the reads.
+    ///
+    /// # Panics
+    /// When the parts are empty, or more than a slice.
+    pub async fn gather<I>(&self, from: &dyn Target, parts: I) -> Result<Gathered<'_>, Status>
+    where
+        I: Iterator<Item = Extent> + Clone,
+    {
+        let bytes: u64 = parts.clone().map(|part| part.count.to_bytes()).sum();
+        let room = self.inner.rooms.take(usize::try_from(bytes).expect("a slice fits memory")).await;
+        let bytes = u32::try_from(bytes).expect("a slice has at most 1 GiB");
+        let whole = Bio::read(Sector(0), Rc::clone(room.segments()), 0, bytes);
+        let mut skip = 0;
+        for part in parts {
+            from.submit(whole.part(skip, part.count.to_bytes()).remap(part.start));
+            skip += part.count.to_bytes();
+        }
+        let status = whole.parts_done().await;
+        whole.end(status);
+        if status.is_ok() { Ok(Gathered { engine: self, room, bytes }) } else { Err(status) }
     }
 
     /// Makes `count` sectors of all of `to` zeroes. Of `how` what is to be done about zeroes counts, and
@@ -317,6 +347,22 @@ impl Engine {
             at = at + SectorCount(u64::from(bytes / 512));
         }
         Status::Ok
+    }
+}
+
+/// What was read from several places, in memory.
+pub struct Gathered<'a> {
+    engine: &'a Engine,
+    room: Room<'a>,
+    bytes: u32,
+}
+
+impl Gathered<'_> {
+    /// Writes all of it to `to`, from `sector` on, with one request.
+    pub async fn write(self, to: &dyn Target, sector: Sector) -> Status {
+        let status = call(to, Bio::write(sector, Rc::clone(self.room.segments()), 0, self.bytes)).await.status();
+        self.engine.inner.slices.set(self.engine.inner.slices.get() + 1);
+        status
     }
 }
 

@@ -7,8 +7,9 @@
 //!
 //! Invariants:
 //! - I1: rooms are given in the order in which they were asked for, so that large ones get their turn.
-//! - I2: one buffer for the largest slice is kept in reserve. While it is out, a slice of this engine
-//!   is in flight and will give it back: whoever waits here waits for a slice, never for strangers.
+//! - I2: where the pool may run out, one buffer for the largest slice is kept in reserve. While it is
+//!   out, a slice of this engine is in flight and will give it back: whoever waits here waits for a
+//!   slice, never for strangers.
 //! - I3: the reserve is used again only when no bio holds its memory any more.
 
 use std::cell::{Cell, RefCell};
@@ -38,7 +39,7 @@ pub(super) struct Rooms {
 
 impl Rooms {
     pub(super) fn new(pool: &BufferPool, piece_bytes: usize, most: u64, pool_bytes_max: usize) -> Self {
-        let reserve = RefCell::new(Some(pool.take(piece_bytes)));
+        let reserve = RefCell::new((pool_bytes_max < usize::MAX).then(|| pool.take(piece_bytes)));
         let most = most.max(piece_bytes as u64);
         let pool = pool.clone();
         let (taken, queue, tickets) = (Cell::default(), RefCell::default(), Cell::default());

@@ -1,0 +1,238 @@
+//! A copy that can be resumed as the subject of a seed: cut off again and again, at any device step.
+//!
+//! ```text
+//!   ┌─▶ restart ─▶ is what the journal says durable? ─▶ resume ─▶ power cut, kill, or an error ─┐
+//!   └───────────────────────────────────────────────────────────────────────────────────────────┘
+//!   arrived ─▶ everything is the same ─▶ another source, another journal ─▶ …  the last one: healed
+//! ```
+//!
+//! Invariants:
+//! - I1: after a crash every destination holds what the journal calls settled.
+//! - I2: a copy that says that all has arrived is the same as its source, at every destination, once
+//!   flushed, and stays so after a power cut.
+//! - I3: without a crash and without a fault a copy arrives.
+
+mod swarm;
+
+use std::rc::Rc;
+
+use fastrand::Rng;
+use forebay_block::{Bio, Flags, HeapMemory, Sector, SectorCount, Segments, Target, call};
+use forebay_reactor::{BufferPool, Reactor};
+use forebay_target::copy::{Engine, Found, JOURNAL_BYTES, Journal, Leg, Settled, Watch, Zeroes};
+
+use self::swarm::{JOURNAL, SOURCE, Swarm};
+use crate::run::{Outcome, Totals};
+use crate::world::{Cut, Moment, World};
+
+/// Crashes of a seed.
+const CRASHES: u64 = 16;
+/// Lives after which a seed is over whatever the faults let through.
+const LIVES_MAX: u64 = 200;
+
+/// Runs one seed of a resumable copy with so many slices; `trace` prints every event.
+#[must_use]
+pub fn run_seed(seed: u64, requests: u64, trace: bool) -> Outcome {
+    let swarm = Swarm::draw(seed, requests);
+    let world = swarm.world(seed, trace);
+    world.note(&[], || format!("{swarm:#?}"));
+    let rng = Rng::with_seed(seed ^ 0xC0_9E);
+    let mut seed = Seed { swarm, world, rng, copy: 0, fresh: true, zero: true, slices: 0, checks: 0 };
+    let failure = seed.live().err();
+    let counts = seed.world.counts();
+    let totals = Totals {
+        seeds: 1,
+        requests: seed.slices,
+        crashes: counts.cuts,
+        device_ios: counts.requests,
+        faults: counts.faults,
+        checks: seed.checks,
+        detected: 0,
+    };
+    Outcome { totals, digest: seed.world.digest(), failure }
+}
+
+struct Seed {
+    swarm: Swarm,
+    world: World,
+    rng: Rng,
+    /// Number of the source's content.
+    copy: u64,
+    /// The journal is to be emptied: another copy begins.
+    fresh: bool,
+    /// The destinations were zero when this copy began.
+    zero: bool,
+    slices: u64,
+    checks: u64,
+}
+
+/// How a life ended.
+enum Life {
+    /// Everything arrived and is durable.
+    Arrived,
+    /// By a fault, or at the journal.
+    Failed(String),
+}
+
+impl Seed {
+    fn live(&mut self) -> Result<(), String> {
+        self.next_copy();
+        for _ in 0..LIVES_MAX {
+            let last = self.world.counts().cuts >= CRASHES;
+            if last {
+                self.world.heal();
+            }
+            self.journal_is_true()?;
+            let reactor = self.world.restart();
+            self.world.set_faults(!last && self.swarm.faults && self.rng.bool());
+            if !last && self.rng.u32(0..8) > 0 {
+                let cut = if self.rng.bool() { Cut::Power } else { Cut::Kill };
+                self.world.cut_at(cut, Moment::Step(self.rng.u64(0..self.swarm.steps_max)));
+            }
+            let faults = self.world.counts().faults;
+            let pool = BufferPool::default();
+            let ended = reactor.run(Box::pin(self.life(&reactor, &pool)));
+            reactor.clear();
+            match (self.world.stop(), ended) {
+                (Some(crate::world::Stop::Cut(_)), _) => {}
+                (Some(stop), _) => return Err(format!("{stop:?}")),
+                (None, Err(error)) => return Err(error.to_string()),
+                (None, Ok(Life::Arrived)) => {
+                    self.arrived()?;
+                    if last {
+                        return Ok(());
+                    }
+                    self.next_copy();
+                }
+                (None, Ok(Life::Failed(reason))) => {
+                    if self.world.counts().faults == faults {
+                        return Err(format!("failed without a fault: {reason}"));
+                    }
+                }
+            }
+        }
+        Err("no end in sight".to_owned())
+    }
+
+    /// Another content for the source, and no journal.
+    fn next_copy(&mut self) {
+        self.zero = self.copy == 0;
+        self.copy += 1;
+        self.fresh = true;
+        let content = self.swarm.content(&mut self.rng);
+        self.world.preset(SOURCE, |bytes| bytes.copy_from_slice(&content));
+    }
+
+    /// I1: what the journal says, every destination holds.
+    fn journal_is_true(&mut self) -> Result<(), String> {
+        if self.fresh {
+            return Ok(());
+        }
+        let settled = match self.world.look(JOURNAL, Found::decode) {
+            Found::Journal(state) if state.copy == self.copy => state.settled,
+            // A crash came before the first slot.
+            Found::Nothing => 0,
+            other => return Err(format!("the journal is lost: {other:?}")),
+        };
+        self.same(settled, "settled")
+    }
+
+    fn same(&mut self, bytes: u64, what: &str) -> Result<(), String> {
+        let bytes = usize::try_from(bytes).expect("a simulated disk fits in memory");
+        let expected = self.world.look(SOURCE, |source| source[..bytes].to_vec());
+        for number in self.swarm.destinations() {
+            let place = self.world.look(number, |to| expected.iter().zip(to).position(|(a, b)| a != b));
+            if let Some(place) = place {
+                return Err(format!("destination {number} differs at byte {place} of the {bytes} that are {what}"));
+            }
+        }
+        self.checks += (bytes / 512) as u64;
+        Ok(())
+    }
+
+    /// I2: everything is the same, and stays so when the power goes.
+    fn arrived(&mut self) -> Result<(), String> {
+        let all = self.world.look(SOURCE, <[u8]>::len) as u64;
+        self.same(all, "copied")?;
+        if self.rng.bool() {
+            let reactor = self.world.restart();
+            self.world.cut_now(Cut::Power);
+            // It ends at once: nothing runs.
+            let _ = reactor.turn(true);
+            reactor.clear();
+            self.same(all, "copied and flushed")?;
+        }
+        Ok(())
+    }
+
+    async fn life(&mut self, reactor: &Reactor, pool: &BufferPool) -> Life {
+        let disk = |number| self.world.disk(reactor, number) as Rc<dyn Target>;
+        let sectors = SectorCount(self.swarm.sectors);
+        let from = Leg::new(disk(SOURCE), Sector(0));
+        let to: Vec<Leg> = self.swarm.destinations().map(|number| Leg::new(disk(number), Sector(0))).collect();
+        let target = disk(JOURNAL);
+        let journal = match self.journal(target).await {
+            Ok(journal) => journal,
+            Err(reason) => return Life::Failed(reason),
+        };
+        let engine = Engine::new(reactor, pool, &self.swarm.settings(&mut self.rng));
+        let zeroes = if journal.state().zero { Zeroes::Skip } else { Zeroes::Unmap };
+        let how = self.swarm.how(&mut self.rng, zeroes, Rc::new(Watch::default()));
+        let every = self.swarm.every(&mut self.rng);
+        let outcome = engine.copy_noting(&from, &to, sectors, &how, &journal, every).await;
+        self.slices += engine.slices();
+        match outcome {
+            Err(status) => return Life::Failed(format!("the journal was not kept: {status:?}")),
+            Ok(outcome) if !outcome.is_ok() => return Life::Failed(format!("{outcome:?}")),
+            Ok(_) => {}
+        }
+        for leg in &to {
+            let status = call(&*leg.target, Bio::flush()).await.status();
+            if !status.is_ok() {
+                return Life::Failed(format!("the last flush: {status:?}"));
+            }
+        }
+        Life::Arrived
+    }
+
+    /// The journal of this copy, begun anew where it is another one's.
+    async fn journal(&mut self, target: Rc<dyn Target>) -> Result<Journal, String> {
+        if self.fresh {
+            let bytes = u32::try_from(JOURNAL_BYTES).expect("two blocks");
+            let zeroes = Segments::whole(Box::new(HeapMemory::new(bytes as usize, 4096)), bytes).expect("not empty");
+            let write = Bio::write(Sector(0), zeroes, 0, bytes).with(Flags { fua: true, ..Flags::default() });
+            let status = call(&*target, write).await.status();
+            if !status.is_ok() {
+                return Err(format!("emptying the journal: {status:?}"));
+            }
+            self.fresh = false;
+        }
+        match Journal::find(&*target).await {
+            Ok(Found::Journal(state)) => Ok(Journal::resume(target, state)),
+            Ok(Found::Nothing) => {
+                let state = Settled { copy: self.copy, bytes: self.swarm.sectors * 512, zero: self.zero, ..Settled::default() };
+                Journal::begin(target, state).await.map_err(|status| format!("beginning the journal: {status:?}"))
+            }
+            other => Err(format!("{other:?}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::run_seed;
+
+    #[test]
+    fn seeds_pass_and_repeat_themselves() {
+        let mut crashes = 0;
+        for seed in 0..20 {
+            let outcome = run_seed(seed, 300, false);
+            assert_eq!(outcome.failure, None, "seed {seed}");
+            crashes += outcome.totals.crashes;
+            if seed % 10 == 0 {
+                assert_eq!(outcome.digest, run_seed(seed, 300, false).digest, "seed {seed}");
+            }
+        }
+        assert!(crashes >= 20 * super::CRASHES, "{crashes}");
+    }
+}
