@@ -43,6 +43,7 @@ use self::metadata::Metadata;
 use self::options::Order;
 use self::state::{CacheState, Planned, WriteRules};
 use self::writeback::{CopyRun, Quarantine};
+use crate::copy::Engine;
 use crate::event::Event;
 use crate::lock::{LockRange, RangeLocks};
 
@@ -118,6 +119,8 @@ pub struct Cache {
     reads: OnceCell<JobPool<(Rc<Cache>, Bio)>>,
     changes: OnceCell<JobPool<(Rc<Cache>, Bio)>>,
     copy_jobs: OnceCell<JobPool<(Rc<Cache>, CopyRun)>>,
+    /// What copies home move through.
+    copier: Engine,
 
     /// Something for the long-lived tasks may have changed.
     work: Event,

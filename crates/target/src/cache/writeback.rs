@@ -37,7 +37,7 @@ use super::options::Order;
 use crate::lock::LockRange;
 
 use self::copy::clip_start;
-pub(super) use self::copy::{CopyRun, copy_blocks};
+pub(super) use self::copy::{CopyRun, copier, copy_blocks};
 pub(super) use self::quarantine::Quarantine;
 use self::quarantine::WAIT_MIN;
 

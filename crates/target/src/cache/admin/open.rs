@@ -33,7 +33,7 @@ use super::super::index::{ExtentMap, FreeSpace, ORIGIN_BLOCKS_MAX};
 use super::super::metadata::{Metadata, Update, read_all};
 use super::super::options::{CacheOptions, Full, Order, Overwrite};
 use super::super::state::CacheState;
-use super::super::writeback::{COPIES_MAX, copy_blocks};
+use super::super::writeback::{COPIES_MAX, copier, copy_blocks};
 use super::super::{CHANGES_MAX, Cache, Counts, READS_MAX, Settings, serve_change};
 use super::side::{Admission, Side};
 use crate::event::Event;
@@ -413,6 +413,7 @@ fn build(
         fast: Rc::clone(&setup.fast),
         origin: Rc::clone(&setup.origin),
         geometry,
+        copier: copier(reactor, pool, settings.copy_blocks * u64::from(setup.block_bytes)),
         settings,
         sectors: setup.sectors,
         unit_bytes: Metadata::unit_bytes(&*setup.fast, &geometry),

@@ -8,10 +8,13 @@
 
 use std::rc::Rc;
 
-use forebay_block::{Bio, call};
+use forebay_block::{Extent, SectorCount};
+use forebay_reactor::{BufferPool, Reactor};
 
 use super::super::Cache;
 use super::super::index::{CacheSlot, CachedExtent, OriginBlock, Phase, Piece, SlotRun, State as BlockState};
+use super::COPIES_MAX;
+use crate::copy::{Engine, Settings};
 use crate::lock::LockRange;
 
 /// Largest copy, bytes.
@@ -97,22 +100,14 @@ impl Cache {
 
     /// One copy: read the runs of slots into one buffer, write it to the origin at once.
     pub(in super::super) async fn copy(self: Rc<Self>, mut run: CopyRun) {
-        let bytes = u32::try_from(run.blocks() * self.block_bytes()).expect("a copy is at most 1 MiB or one block");
-        let buffer = self.pool.take(bytes as usize);
-        let gather = Bio::read(forebay_block::Sector(0), Rc::clone(buffer.segments()), 0, bytes);
-        let mut skip = 0;
-        for extent in &run.extents {
-            let length = u64::from(extent.count) * self.block_bytes();
-            self.fast.submit(gather.part(skip, length).remap(self.geometry.slot_sector(extent.slot)));
-            skip += length;
-        }
-        let mut status = gather.parts_done().await;
-        gather.end(status);
-        if status.is_ok() {
-            run.lost = self.origin_lost.get();
-            let write = Bio::write(self.block_sector(run.origin()), Rc::clone(buffer.segments()), 0, bytes);
-            status = call(&*self.origin, write).await.status();
-        }
+        let sectors = |extent: &CachedExtent| SectorCount(u64::from(extent.count) * self.block_bytes() / 512);
+        let slots = |extent: &CachedExtent| Extent::new(self.geometry.slot_sector(extent.slot), sectors(extent));
+        let gathered = self.copier.gather(&*self.fast, run.extents.iter().map(slots)).await;
+        run.lost = self.origin_lost.get();
+        let status = match gathered {
+            Ok(gathered) => gathered.write(&*self.origin, self.block_sector(run.origin())).await,
+            Err(status) => status,
+        };
         if status.is_ok() {
             self.origin_writes.set(self.origin_writes.get() + 1);
             self.copied.borrow_mut().push(run);
@@ -265,4 +260,11 @@ fn clip_end(extent: CachedExtent, end: OriginBlock) -> CachedExtent {
 pub(in super::super) fn copy_blocks(preferred_bytes: u32, block_bytes: u64) -> u64 {
     let bytes = if preferred_bytes == 0 { COPY_BYTES_MAX } else { u64::from(preferred_bytes) };
     (bytes.clamp(65_536, COPY_BYTES_MAX) / block_bytes).max(1)
+}
+
+/// The engine for copies of at most `bytes`; how many there are is limited by their jobs.
+pub(in super::super) fn copier(reactor: &Reactor, pool: &BufferPool, bytes: u64) -> Engine {
+    let piece_bytes = u32::try_from(bytes.next_multiple_of(4096)).expect("a copy is at most 1 MiB or one block");
+    let in_flight_bytes = u64::from(piece_bytes) * COPIES_MAX as u64;
+    Engine::new(reactor, pool, &Settings { piece_bytes, in_flight_bytes, ..Settings::default() })
 }
