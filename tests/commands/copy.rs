@@ -348,12 +348,17 @@ fn an_error_of_a_server_is_never_a_success() {
     let (source, back, forebay) = (scratch.write("source", &data(4 << 20)), scratch.file("back"), binary());
     let file = format!("file={source}");
     // Always, and then now and then: a copy that says it is done is the same.
-    let always = with_server(&["--filter=error", "file", &file, "error-pread=EIO"], &format!("{forebay} copy \"$uri\" {back}"));
+    let always = with_server(
+        &["--filter=error", "file", &file, "error-pread=EIO", "error-pread-rate=100%"],
+        &format!("{forebay} copy \"$uri\" {back}"),
+    );
     assert_eq!(always.code, 1, "{}", always.stderr);
     assert!(always.stderr.contains("cannot be read"), "{}", always.stderr);
     fs::remove_file(&back).unwrap();
-    let full =
-        with_server(&["--filter=error", "memory", "4M", "error-pwrite=ENOSPC"], &format!("{forebay} copy {source} \"$uri\""));
+    let full = with_server(
+        &["--filter=error", "memory", "4M", "error-pwrite=ENOSPC", "error-pwrite-rate=100%"],
+        &format!("{forebay} copy {source} \"$uri\""),
+    );
     assert_eq!(full.code, 1, "{}", full.stderr);
     assert!(full.stderr.contains("no space left"), "{}", full.stderr);
     for rate in ["2%", "20%"] {
