@@ -196,7 +196,8 @@ impl Assembly<'_> {
             Some(name) => Some(BackingSetup { name: name.to_string(), target: self.open(name)?, options: options.writeback }),
         };
         let (mem_limit, recompression) = (options.mem_limit, options.recompression.clone());
-        let setup = zram::Setup { sectors: extent.count, codec, mem_limit, backing, recompression };
+        let packers = packers(reactor, options.threads);
+        let setup = zram::Setup { sectors: extent.count, codec, mem_limit, backing, recompression, packers };
         let disk = Zram::new(reactor, self.pool, &setup).map_err(Trouble::Zram)?;
         if let Some(path) = options.image.as_ref().map(PathBuf::from) {
             if self.parts.images.iter().any(|kept| kept.path() == path) {
@@ -276,4 +277,16 @@ impl Assembly<'_> {
         self.parts.snapshots.push(snapshot);
         Ok(target)
     }
+}
+
+/// Threads that compress large writes of a compressed RAM disk, where nothing else is said: more find
+/// little to do, since one thread keeps what they make.
+const PACKING_THREADS_MAX: usize = 4;
+
+/// Those beside the thread of the disk; `None` where that is alone.
+fn packers(reactor: &Reactor, threads: Option<u32>) -> Option<Rc<dyn zram::Packers>> {
+    let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get().min(PACKING_THREADS_MAX));
+    let threads = threads.map_or_else(cores, |threads| usize::try_from(threads).expect("at most 64"));
+    let beside = threads.checked_sub(1).filter(|beside| *beside > 0)?;
+    Some(Rc::new(zram::PackerThreads::new(reactor, beside)))
 }

@@ -26,7 +26,7 @@ pub use job::JobPool;
 pub use pool::{Buffer, BufferPool, Region};
 pub use request::{DeviceId, Kind, Part, Request, Requests, Tag};
 pub use stream::Step;
-pub use threads::{Helper, Threads};
+pub use threads::{Crew, Helper, Threads};
 pub use timer::Sleep;
 pub use turn::{Attachment, Carrier, DeviceCounts, Inline, Reactor, TurnCounts, WeakReactor};
 pub use uring::Uring;

@@ -1,4 +1,5 @@
-//! Times a compressed RAM disk beside its bare codec, on one thread: what a page costs in all.
+//! Times a compressed RAM disk beside its bare codec: what a page costs in all on one thread, and how
+//! far two threads get beside two that only compress.
 //!
 //! `cargo run --release -p forebay-target --example zram_speed [lz4|zstd|deflate]`
 
@@ -6,9 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use forebay_block::{Bio, HeapMemory, Sector, SectorCount, Segments, Target};
+use forebay_block::{Bio, HeapMemory, Sector, SectorCount, Segments, Target, call};
 use forebay_reactor::{BufferPool, Engine, Reactor, engine};
-use forebay_target::zram::{Algorithm, Codec, CodecParams, PACKED_MAX, Setup, Zram};
+use forebay_target::zram::{Algorithm, Codec, CodecParams, PACKED_MAX, PackerThreads, Setup, Zram};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Pages that are written and read.
@@ -52,6 +53,73 @@ fn main() {
         println!("{what:>6} {bare:8.0} {small:8.0} {large:8.0} {:8.2} {:8.2}", small / bare, large / bare);
     }
     println!("{} bytes for {} of data", disk.status().compressed_bytes, PAGES * PAGE);
+    two_threads(&reactor, &params, &content, &payload);
+}
+
+/// Writes at a depth of 8 with one packer beside the disk's thread, and the bare codec on two threads with
+/// half of the pages each, in turns.
+fn two_threads(reactor: &Reactor, params: &CodecParams, content: &[u8], payload: &Rc<Segments>) {
+    let packers = Rc::new(PackerThreads::new(reactor, 1));
+    let sectors = SectorCount(PAGES as u64 * 8);
+    let setup = Setup { sectors, codec: params.clone(), packers: Some(packers), ..Setup::default() };
+    let disk = Zram::new(reactor, &BufferPool::default(), &setup).expect("a disk");
+    let mut codecs = [(); 2].map(|()| Bare::new(params, &content[..content.len() / 2]));
+    for pages in [32, 256] {
+        let (mut ratios, mut cores) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let bare = waited(|| {
+                std::thread::scope(|scope| {
+                    for (codec, half) in codecs.iter_mut().zip(content.chunks(content.len() / 2)) {
+                        scope.spawn(|| codec.compress(half));
+                    }
+                });
+            });
+            let ours = waited(|| write_deep(reactor, &disk, payload, pages));
+            ratios.push(bare.0.as_secs_f64() / ours.0.as_secs_f64());
+            cores.push(bare.1.as_secs_f64() / ours.1.as_secs_f64());
+        }
+        ratios.sort_by(f64::total_cmp);
+        cores.sort_by(f64::total_cmp);
+        println!(
+            "two threads, {} KiB a write, beside two codecs: {:.2} ({:.2} to {:.2}); by processor time {:.2} ({:.2} to {:.2})",
+            pages * 4,
+            ratios[ROUNDS / 2],
+            ratios[0],
+            ratios[ROUNDS - 1],
+            cores[ROUNDS / 2],
+            cores[0],
+            cores[ROUNDS - 1],
+        );
+    }
+}
+
+fn write_deep(reactor: &Reactor, disk: &Rc<Zram>, payload: &Rc<Segments>, pages: usize) {
+    let bytes = u32::try_from(pages * PAGE).expect("less than 4 GiB");
+    let write = |at: usize| {
+        let skip = u32::try_from(at * PAGE).expect("less than 4 GiB");
+        call(&**disk, Bio::write(Sector(at as u64 * 8), Rc::clone(payload), skip, bytes))
+    };
+    let all = async {
+        let mut under_way = std::collections::VecDeque::<forebay_block::bio::Call>::new();
+        for at in (0..PAGES).step_by(pages) {
+            if under_way.len() == 8 {
+                assert!(under_way.pop_front().expect("eight").await.status().is_ok());
+            }
+            under_way.push_back(write(at));
+        }
+        for call in under_way {
+            assert!(call.await.status().is_ok());
+        }
+    };
+    reactor.run(all).expect("a backend");
+}
+
+/// Time that passes, and processor time of all threads.
+fn waited(what: impl FnOnce()) -> (Duration, Duration) {
+    let now = |clock| Duration::try_from(clock_gettime(clock)).expect("a clock is not negative");
+    let start = (now(ClockId::Monotonic), now(ClockId::ProcessCPUTime));
+    what();
+    (now(ClockId::Monotonic).saturating_sub(start.0), now(ClockId::ProcessCPUTime).saturating_sub(start.1))
 }
 
 /// Time of this thread.

@@ -14,6 +14,7 @@
 //! Block requests start in order, on several threads at once, as they do on a ring.
 #![expect(unsafe_code, reason = "system calls take raw addresses here")]
 
+mod crew;
 mod helper;
 mod pool;
 mod work;
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+pub use self::crew::Crew;
 pub use self::helper::Helper;
 use self::pool::Workers;
 use self::work::{Work, outcome};

@@ -7,9 +7,10 @@ use std::time::Duration;
 use fastrand::Rng;
 use forebay_block::{Bio, Extent, Sector, SectorCount, Target, call};
 use forebay_reactor::{BufferPool, Reactor};
-use forebay_target::zram::{BackingSetup, Zram};
+use forebay_target::zram::{BackingSetup, Packers, Zram};
 
 use super::command::{Command, look_at, recompress, write_back};
+use super::crew::SimPackers;
 use super::damage::Damage;
 use super::swarm::Swarm;
 use crate::check::Act;
@@ -76,7 +77,9 @@ impl Life {
         let target = (self.swarm.blocks > 0).then(|| self.world.disk(&self.reactor, BACKING));
         let options = self.swarm.backing;
         let backing = target.map(|target| BackingSetup { name: "backing".to_owned(), target, options });
-        let zram = match Zram::new(&self.reactor, &self.pool, &self.swarm.setup(backing)) {
+        let packers = || Rc::new(SimPackers::new(&self.reactor, self.ledger.seed)) as Rc<dyn Packers>;
+        let setup = self.swarm.setup(backing, self.swarm.packers.then(packers));
+        let zram = match Zram::new(&self.reactor, &self.pool, &setup) {
             Ok(zram) => zram,
             Err(error) => return self.ledger.fail(error.to_string()),
         };

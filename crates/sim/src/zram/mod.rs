@@ -16,6 +16,7 @@
 //! - I4: of pages whose block was rotten, torn, misdirected or stale, every one is refused.
 
 mod command;
+mod crew;
 mod damage;
 mod life;
 mod swarm;

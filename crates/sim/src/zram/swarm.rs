@@ -1,8 +1,10 @@
 //! A seed's disk, backing device, options and load, each drawn so that corners come together.
 
+use std::rc::Rc;
+
 use fastrand::Rng;
 use forebay_block::{Limits, SectorCount};
-use forebay_target::zram::{Algorithm, BackingOptions, BackingSetup, CodecParams, RecompressSetup, Rules, Setup};
+use forebay_target::zram::{Algorithm, BackingOptions, BackingSetup, CodecParams, Packers, RecompressSetup, Rules, Setup};
 
 use crate::run::Load;
 use crate::world::{DiskOptions, FaultOptions, World, WorldOptions};
@@ -30,6 +32,8 @@ pub(super) struct Swarm {
     pub(super) backing: BackingOptions,
     seconds: &'static [Algorithm],
     recompress_after_s: Option<u32>,
+    /// Large writes are compressed by several.
+    pub(super) packers: bool,
     disk: DiskOptions,
     yield_always: bool,
     early_effect: bool,
@@ -57,6 +61,7 @@ impl Swarm {
             algorithm: choose(rng, &[Algorithm::Lz4, Algorithm::Lz4, Algorithm::Zstd, Algorithm::Deflate, Algorithm::Store]),
             backing: backing(rng),
             seconds: choose(rng, &[&[], &[Algorithm::Zstd], &[Algorithm::Deflate, Algorithm::Zstd], &[Algorithm::Lz4; 3]]),
+            packers: rng.u32(0..3) > 0,
             recompress_after_s: choose(rng, &[None, None, Some(1), Some(2)]),
             disk: disk(rng, blocks, faults),
             yield_always: rng.bool(),
@@ -71,7 +76,7 @@ impl Swarm {
     }
 
     /// What the disk is made of.
-    pub(super) fn setup(&self, backing: Option<BackingSetup>) -> Setup {
+    pub(super) fn setup(&self, backing: Option<BackingSetup>, packers: Option<Rc<dyn Packers>>) -> Setup {
         let codec = |algorithm| CodecParams { algorithm, ..CodecParams::default() };
         let seconds = self.seconds.iter().copied().map(codec).collect();
         Setup {
@@ -80,6 +85,7 @@ impl Swarm {
             mem_limit: self.mem_limit,
             backing,
             recompression: RecompressSetup { codecs: seconds, after_s: self.recompress_after_s },
+            packers,
         }
     }
 

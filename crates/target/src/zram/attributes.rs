@@ -203,7 +203,7 @@ impl Zram {
     /// Other than the kernel's, this works on a disk in use, as long as no object of that priority is
     /// there.
     fn set_second(&self, (algorithm, priority): (Algorithm, Priority)) -> Result<(), AttributeError> {
-        self.exchange(priority, CodecParams { algorithm, ..CodecParams::default() })
+        self.exchange(priority, &CodecParams { algorithm, ..CodecParams::default() })
     }
 
     /// Gives a codec other parameters; those that are not given are the codec's own again.
@@ -220,19 +220,20 @@ impl Zram {
                 AttributeError::Dictionary { path, reason }
             })?),
         };
-        self.exchange(priority, CodecParams { algorithm, level: params.level, dictionary })
+        self.exchange(priority, &CodecParams { algorithm, level: params.level, dictionary })
     }
 
-    /// Whether a request waits for the backing device.
-    fn is_serving(&self) -> bool {
-        [&self.reads, &self.changes].iter().any(|jobs| jobs.get().is_some_and(|jobs| jobs.running() > 0))
+    /// Whether a request waits for the backing device, or for packers.
+    pub(super) fn is_serving(&self) -> bool {
+        self.wide.as_ref().is_some_and(super::Wide::is_busy)
+            || [&self.reads, &self.changes].iter().any(|jobs| jobs.get().is_some_and(|jobs| jobs.running() > 0))
     }
 
-    fn exchange(&self, priority: Priority, params: CodecParams) -> Result<(), AttributeError> {
+    fn exchange(&self, priority: Priority, params: &CodecParams) -> Result<(), AttributeError> {
         let serving = self.is_serving() || !self.door.is_open();
         let mut pages = self.pages.borrow_mut();
         let decoder = |params: &CodecParams| (params.algorithm, params.dictionary.clone());
-        let same = pages.codecs.params(priority).is_some_and(|old| decoder(old) == decoder(&params));
+        let same = pages.codecs.params(priority).is_some_and(|old| decoder(old) == decoder(params));
         if !same && pages.has_object_by(priority) {
             return Err(AttributeError::InUse(priority.0));
         }
@@ -240,7 +241,10 @@ impl Zram {
             // A read may still unpack an object that is gone from the table, and an image name its codec.
             return Err(AttributeError::Busy);
         }
-        pages.codecs.set(priority, params)?;
+        pages.codecs.set(priority, params.clone())?;
+        if let Some(wide) = self.wide.as_ref().filter(|_| priority == Priority::FIRST) {
+            wide.set_params(params);
+        }
         pages.unsettle();
         drop(pages);
         self.recompression.rouse();
@@ -269,6 +273,9 @@ impl Zram {
         let mut pages = self.pages.borrow_mut();
         let blocks = pages.blocks.as_ref().map(super::Blocks::emptied);
         *pages = Pages::new(codecs, self.frames_limit, blocks);
+        if let (Some(wide), Some(params)) = (&self.wide, pages.codecs.params(Priority::FIRST)) {
+            wide.set_params(params);
+        }
         let counts = &self.counts;
         for counter in [&counts.failed_reads, &counts.failed_writes, &counts.freed_pages] {
             counter.set(0);

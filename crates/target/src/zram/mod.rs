@@ -4,6 +4,7 @@
 //!   bio ── page by page ──▶ pages.rs ──▶ codec.rs          how a page becomes smaller
 //!                              │    └──▶ memory/           where it is kept
 //!                              └───────▶ table.rs          which page is where
+//!       large ─▶ crew/                                     compressed on several threads
 //!   command ─▶ attributes.rs ─▶ backing/                   pages leave memory, and come back
 //!                           └─▶ recompress/                objects become smaller
 //!   save, restore ────────────▶ image/                     everything, to a file and back
@@ -11,11 +12,12 @@
 //!
 //! What comes before: the table row that the disk serves (`block/target.rs`). What comes after: the
 //! backing device, where there is one. A request over pages in memory is served where it is submitted,
-//! and ends at once; one over pages that were written back is a job.
+//! and ends at once; one over pages that were written back is a job, and so is a large write where there
+//! are packers.
 //!
 //! 1. Pages are 4096 bytes. A request that covers a page in part reads it, changes it, and writes it
-//!    whole; nothing can come between, since the page is in memory then and no step waits. That is
-//!    why no range is locked.
+//!    whole; nothing can come between, since the page is in memory then and no step waits. Ranges are
+//!    locked only under large writes that several threads compress.
 //! 2. A page that was never written, or was discarded, reads as zeroes and takes no memory.
 //! 3. Nothing outlives the process but what is saved to an image; flushes have nothing to do.
 //!
@@ -27,6 +29,7 @@
 mod attributes;
 mod backing;
 mod codec;
+mod crew;
 pub mod image;
 mod memory;
 pub mod options;
@@ -49,6 +52,8 @@ use self::backing::{BATCHES_MAX, Backing, Batch, Policy};
 pub use self::backing::{BackingOptions, BackingSetup, Rules, WritebackError};
 use self::codec::Codecs;
 pub use self::codec::{Algorithm, Codec, CodecError, CodecParams, Corrupt, PACKED_MAX};
+use self::crew::Wide;
+pub use self::crew::{Hand, PackerThreads, Packers, Parcel};
 pub use self::memory::HUGE_BYTES;
 use self::memory::PAGE;
 use self::pages::{PageError, Pages};
@@ -78,6 +83,8 @@ pub struct Setup {
     pub backing: Option<BackingSetup>,
     /// How pages that stay become smaller.
     pub recompression: RecompressSetup,
+    /// Who compresses large writes beside the thread of the disk; nobody where `None`.
+    pub packers: Option<Rc<dyn Packers>>,
 }
 
 impl Setup {
@@ -139,6 +146,7 @@ pub struct Zram {
     backing: Option<Backing>,
     policy: Option<Policy>,
     recompression: Recompression,
+    wide: Option<Wide>,
     counts: Counts,
     door: image::Door,
     /// Nothing is written back any more.
@@ -227,6 +235,7 @@ impl Zram {
             backing: setup.backing.as_ref().map(Backing::new),
             policy: rules.map(|rules| Policy::new(rules, reactor.now())),
             recompression: Recompression::new(&setup.recompression),
+            wide: setup.packers.as_ref().map(|packers| Wide::new(packers, &setup.codec)),
             counts: Counts::default(),
             door: image::Door::default(),
             closed: Cell::new(false),
@@ -241,6 +250,9 @@ impl Zram {
             changes.get_or_init(|| reactor.job_pool(JOBS_MAX, |(disk, bio): (Rc<Self>, Bio)| disk.change_away(bio)));
             disk.batches.get_or_init(|| reactor.job_pool(BATCHES_MAX, backing::write_batch));
             disk.discards.get_or_init(|| reactor.job_pool(1, backing::discard));
+        }
+        if let Some(wide) = &disk.wide {
+            wide.start(reactor);
         }
         let policy = rules.is_none() || reactor.spawn(backing::follow(Rc::downgrade(&disk)));
         let shrinking = !disk.recompression.is_ruled() || reactor.spawn(recompress::follow(Rc::downgrade(&disk)));
@@ -274,9 +286,13 @@ impl Zram {
     }
 
     fn write(&self, bio: &Bio) -> Result<(), PageError> {
-        let segments = bio.segments().expect("a write has a payload");
+        self.write_part(bio.segments().expect("a write has a payload"), bio.iter())
+    }
+
+    /// Writes a part of a request, page by page.
+    fn write_part(&self, segments: &Segments, iter: BvecIter) -> Result<(), PageError> {
         let (mut pages, now_s) = (self.pages.borrow_mut(), self.now_s());
-        for stretch in Stretches::of(bio) {
+        for stretch in (Stretches { iter, segments: Some(segments) }) {
             if !stretch.is_whole() {
                 pages.read(stretch.page, now_s)?;
             }
@@ -421,6 +437,11 @@ impl Target for Zram {
         }
         if self.door.holds(bio.op()) {
             return self.door.park(bio);
+        }
+        if let Some(wide) = &self.wide
+            && let Some(lock) = wide.lock(&bio)
+        {
+            return wide.begin(self.this.upgrade().expect("a target is held by whoever submits to it"), bio, lock);
         }
         let jobs = match bio.op() {
             Op::Read if self.is_away(&bio) => &self.reads,

@@ -20,6 +20,7 @@
 //! | `spill_rate` | most bytes that these two write in a second | any |
 //! | `spill_daily` | and in a day | any |
 //! | `recomp` | codecs that make objects smaller later, up to 3, as in `zstd,zstd:19` | none |
+//! | `threads` | threads that compress large writes, 1 to 64 | one for each core, 4 at most |
 //! | `recompress_after` | seconds after which that is done to a page that nobody asked for | by command only |
 //! | `mem_limit` | bytes with `K`, `M`, `G` or `T`; 0 for none | none |
 
@@ -46,6 +47,8 @@ pub struct ZramOptions {
     pub writeback: BackingOptions,
     /// How pages that stay become smaller.
     pub recompression: RecompressSetup,
+    /// Threads that compress large writes, that of the disk counted.
+    pub threads: Option<u32>,
 }
 
 /// Why words are not options.
@@ -56,7 +59,7 @@ pub enum OptionError {
     Word(String),
     /// A name that is not one.
     #[error(
-        "zram has no option {0:?}: use algo, level, dict, mem_limit, backing_dev, image, range_pages, packed, promote, discard, idle_after, spill_at, spill_rate, spill_daily, recomp or recompress_after"
+        "zram has no option {0:?}: use algo, level, dict, mem_limit, backing_dev, image, range_pages, packed, promote, discard, idle_after, spill_at, spill_rate, spill_daily, recomp, recompress_after or threads"
     )]
     Name(String),
     /// A name given twice.
@@ -130,6 +133,10 @@ impl ZramOptions {
                 let codecs =
                     seconds(value).ok_or_else(|| wrong("recomp", "up to 3 of lz4, zstd and deflate, as in zstd,zstd:19"))?;
                 self.recompression.codecs = codecs;
+            }
+            "threads" => {
+                let threads = value.parse().ok().filter(|threads| (1..=64).contains(threads));
+                self.threads = Some(threads.ok_or_else(|| wrong("threads", "1 to 64"))?);
             }
             "recompress_after" => {
                 let seconds = value.parse().ok().filter(|seconds| *seconds > 0);
@@ -222,7 +229,8 @@ mod tests {
         let options = parse("recomp=zstd,deflate:9 recompress_after=60").unwrap();
         let codecs: Vec<_> = options.recompression.codecs.iter().map(|codec| (codec.algorithm, codec.level)).collect();
         assert_eq!(codecs, [(Algorithm::Zstd, None), (Algorithm::Deflate, Some(9))]);
-        assert_eq!(options.recompression.after_s, Some(60));
+        assert_eq!((options.recompression.after_s, options.threads), (Some(60), None));
+        assert_eq!(parse("threads=4").map(|options| options.threads), Ok(Some(4)));
         let options = parse("image=disk.img backing_dev=/dev/sdb range_pages=32 packed=yes discard=no").unwrap();
         assert_eq!(options.image.as_deref(), Some("disk.img"));
         let writeback = options.writeback;
@@ -236,7 +244,7 @@ mod tests {
             ("lz4", "\"lz4\" is not an option of zram: write NAME=VALUE, as in algo=lz4"),
             (
                 "speed=1",
-                "zram has no option \"speed\": use algo, level, dict, mem_limit, backing_dev, image, range_pages, packed, promote, discard, idle_after, spill_at, spill_rate, spill_daily, recomp or recompress_after",
+                "zram has no option \"speed\": use algo, level, dict, mem_limit, backing_dev, image, range_pages, packed, promote, discard, idle_after, spill_at, spill_rate, spill_daily, recomp, recompress_after or threads",
             ),
             ("algo=lz4 algo=lz4", "the option algo of zram is given twice: leave one out"),
             ("algo=lzma", "\"lzma\" is no algo of zram: use lz4, zstd, deflate or store"),
@@ -258,6 +266,7 @@ mod tests {
                 "recomp=zstd,zstd,zstd,zstd",
                 "\"zstd,zstd,zstd,zstd\" is no recomp of zram: use up to 3 of lz4, zstd and deflate, as in zstd,zstd:19",
             ),
+            ("threads=0", "\"0\" is no threads of zram: use 1 to 64"),
             ("recomp=zstd recompress_after=0", "\"0\" is no recompress_after of zram: use a number of seconds"),
             ("recompress_after=9", "recompress_after of zram needs a second codec: add recomp=NAME, as in recomp=zstd"),
             ("image=", "\"\" is no image of zram: use the path of a file"),

@@ -121,16 +121,41 @@ impl Pages {
     /// # Errors
     /// [`PageError::NoSpace`]; the page is what it was then (I1).
     pub(super) fn write(&mut self, number: u64, now_s: u32) -> Result<(), PageError> {
-        self.make_room();
-        let old = self.table.get(number);
         if let Some(word) = repeated_word(&self.page) {
-            self.release(number, old);
-            self.counts.same += 1;
-            self.counts.stored += 1;
-            self.table.put(number, Slot::same(word, now_s));
+            self.write_same(number, word, now_s);
             return Ok(());
         }
         let packed = self.codecs.first().compress(&self.page, &mut self.packed).filter(|&bytes| bytes < HUGE_BYTES);
+        self.store(number, packed, now_s)
+    }
+
+    /// Keeps a page that repeats a word.
+    pub(super) fn write_same(&mut self, number: u64, word: u64, now_s: u32) {
+        self.make_room();
+        let old = self.table.get(number);
+        self.release(number, old);
+        self.counts.same += 1;
+        self.counts.stored += 1;
+        self.table.put(number, Slot::same(word, now_s));
+    }
+
+    /// Keeps a page that the first codec made this object of, or a page that does not shrink.
+    ///
+    /// # Errors
+    /// As [`Pages::write`].
+    pub(super) fn write_object(&mut self, number: u64, object: &[u8], now_s: u32) -> Result<(), PageError> {
+        if let Ok(whole) = <&[u8; PAGE]>::try_from(object) {
+            self.page.copy_from_slice(whole);
+            return self.store(number, None, now_s);
+        }
+        self.packed[..object.len()].copy_from_slice(object);
+        self.store(number, Some(object.len()), now_s)
+    }
+
+    /// Keeps the first bytes of `self.packed`, or `self.page` where there are none.
+    fn store(&mut self, number: u64, packed: Option<usize>, now_s: u32) -> Result<(), PageError> {
+        self.make_room();
+        let old = self.table.get(number);
         let bytes = packed.unwrap_or(PAGE);
         if !self.has_room(old, bytes) {
             return Err(PageError::NoSpace);

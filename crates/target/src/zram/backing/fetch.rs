@@ -242,7 +242,7 @@ impl Zram {
     }
 
     /// Reads a page and keeps it in memory, if it is still away then.
-    async fn bring_back(&self, page: u64) -> Result<(), PageError> {
+    pub(in super::super) async fn bring_back(&self, page: u64) -> Result<(), PageError> {
         let slot = self.pages.borrow().table.get(page);
         if slot.away().is_none() {
             return Ok(());

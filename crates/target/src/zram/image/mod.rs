@@ -142,7 +142,8 @@ struct Shut(Rc<Zram>);
 
 impl Shut {
     fn new(zram: &Zram, work: Work) -> Result<Self, ImageError> {
-        if !zram.door.is_open() {
+        // What is on its way into the disk would get between what is restored.
+        if !zram.door.is_open() || (work == Work::Restoring && zram.is_serving()) {
             return Err(ImageError::Busy);
         }
         zram.door.work.set(work);

@@ -48,7 +48,8 @@ impl Rig {
         let options = BackingOptions { range_pages: Some(16), packed, ..BackingOptions::default() };
         let backing = BackingSetup { name: "disk".into(), target, options };
         let (backing, recompression) = (blocks.map(|_| backing), recompression.clone());
-        let setup = Setup { sectors: SectorCount(pages * 8), codec: codec.clone(), mem_limit, backing, recompression };
+        let setup =
+            Setup { sectors: SectorCount(pages * 8), codec: codec.clone(), mem_limit, backing, recompression, packers: None };
         let zram = Zram::new(&reactor, &BufferPool::default(), &setup).unwrap();
         Self { reactor, disk, zram }
     }
