@@ -24,13 +24,21 @@ const LIMIT: Duration = Duration::from_mins(2);
 #[derive(Debug)]
 pub struct Guest {
     folder: PathBuf,
+    modules: Vec<&'static str>,
 }
 
 impl Guest {
     /// A guest that sees `folder` at `/mnt`, can write there, and has the device mapper, `writecache`, snapshots and loop devices.
     pub fn new(folder: &Path) -> Self {
         require(&["linux.uml", "dmsetup", "cc"]);
-        Self { folder: folder.to_path_buf() }
+        Self { folder: folder.to_path_buf(), modules: MODULES.to_vec() }
+    }
+
+    /// The same, with more modules, in load order.
+    #[must_use]
+    pub fn with(mut self, modules: &[&'static str]) -> Self {
+        self.modules.extend(modules);
+        self
     }
 
     /// Runs a script to its end, which must be a success, and returns what it printed.
@@ -50,7 +58,7 @@ impl Guest {
         let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("lab/uml.sh"));
         command.arg("-w").arg(&self.folder).args(["-t", &LIMIT.as_secs().to_string()]);
         command.arg("-p").arg(file("guest.group"));
-        for module in MODULES {
+        for module in &self.modules {
             command.args(["-k", module]);
         }
         command.arg(file("script.sh")).stdout(log).stderr(errors);

@@ -5,7 +5,7 @@
 //!        └─────────────┬───────────────┘                          │
 //!  requires ▶ Scratch ▶ Server (the built `forebay`) ◀── nbd::Client
 //!                                          Guest (user-mode-linux) ▶ guest-load ▶ pattern
-//!                                          writecache (its format, read and made by hand)
+//!                                          writecache, mirror (their formats, read by hand)
 //! ```
 //!
 //! 1. A missing tool is a failure that names the tool; no test skips itself.
@@ -18,6 +18,7 @@
 #![allow(clippy::must_use_candidate, reason = "many helpers are called for what they do as well as for what they return")]
 
 pub mod guest;
+pub mod mirror;
 pub mod nbd;
 pub mod pattern;
 pub mod requires;
