@@ -72,6 +72,8 @@ fn wrong_arguments_end_with_2_and_a_plain_sentence() {
         &["cache", "check"],
         &["bench", "nonsense"],
         &["bench", "bvec", "--block-size", "513"],
+        &["bench", "zram", "--plain", "--backing", "disk.img"],
+        &["zram", "save", "disk"],
         &["bench", "writecache", "--size", "0"],
         &["bench", "writecache", "--size", "99999999G"],
         &["bench", "writecache", "--block-size", "100"],

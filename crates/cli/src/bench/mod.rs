@@ -8,6 +8,7 @@ mod bvec;
 mod files;
 mod job;
 mod kcopyd;
+mod plain;
 mod report;
 pub mod writecache;
 mod zram;

@@ -29,7 +29,8 @@ use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 
 use super::job::{Buffers, Stopwatch, write_all};
-use super::{BenchError, failed};
+use super::report::{Curve, Report, write_html};
+use super::{BenchError, failed, mib_s, plain};
 use crate::figures;
 use crate::flags::ZramBenchFlags;
 
@@ -87,13 +88,59 @@ struct Took {
 /// One sentence on what it lacked.
 pub fn run(flags: &ZramBenchFlags) -> Result<ExitCode, BenchError> {
     let reactor = Reactor::new(forebay_reactor::engine(forebay_reactor::Engine::Auto).map_err(failed)?);
-    let figures = reactor.run(measure(&reactor, flags)).map_err(failed)??;
-    if flags.json {
-        println!("{}", serde_json::to_string(&figures).map_err(failed)?);
-    } else {
-        print!("{}", text(&figures));
+    if flags.plain {
+        let report = Report::new("zram-plain", reactor.run(plain::run(&reactor, flags.size)).map_err(failed)??);
+        let steps: Vec<String> = report.rows.iter().map(|line| line.block_size.to_string()).collect();
+        let table = plain::text(&report.rows);
+        page(flags, &report, "plain writes and reads, lz4, one thread", &steps, &plain::curves(&report.rows), &table)?;
+        tell(flags, || report.json(), &table)?;
+        return Ok(ExitCode::SUCCESS);
     }
+    let figures = reactor.run(measure(&reactor, flags)).map_err(failed)??;
+    let about = format!("{} of idle pages written back to a file", figures::bytes(figures.bytes));
+    let (steps, curves) = plot(&figures);
+    page(flags, &Report::new("zram", Vec::<Figures>::new()), &about, &steps, &curves, &text(&figures))?;
+    tell(flags, || serde_json::to_string(&figures).map_err(failed), &text(&figures))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the page, where one is wanted.
+fn page<Row: Serialize>(
+    flags: &ZramBenchFlags,
+    report: &Report<Row>,
+    what: &str,
+    steps: &[String],
+    curves: &[Curve],
+    table: &str,
+) -> Result<(), BenchError> {
+    let Some(path) = &flags.html else { return Ok(()) };
+    let about = format!("{} on {}, Linux {}: {what}.", report.command, report.cpu, report.kernel);
+    write_html(path, "Compressed RAM disk", &about, steps, curves, table)
+}
+
+/// Prints what is wanted.
+fn tell(flags: &ZramBenchFlags, json: impl FnOnce() -> Result<String, BenchError>, table: &str) -> Result<(), BenchError> {
+    if flags.json {
+        println!("{}", json()?);
+    } else if flags.html.is_none() {
+        print!("{table}");
+    }
+    Ok(())
+}
+
+/// Speeds of all ways, MiB/s.
+fn plot(figures: &Figures) -> (Vec<String>, Vec<Curve>) {
+    let ways = [
+        ("pwrite", figures.pwrite_s),
+        ("single", figures.single_s),
+        ("batch32", figures.batch32_s),
+        ("ours", figures.ours_s),
+        ("packed", figures.packed_s),
+        ("raw", figures.raw_s),
+    ];
+    let speed = |seconds: f64| mib_s(figures.bytes, Duration::from_secs_f64(seconds));
+    let values = ways.iter().map(|(_, seconds)| speed(*seconds)).collect();
+    (ways.map(|(name, _)| name.to_owned()).to_vec(), vec![Curve { name: "MiB/s", colour: "#27c", values }])
 }
 
 async fn measure(reactor: &Reactor, flags: &ZramBenchFlags) -> Result<Figures, BenchError> {
@@ -283,6 +330,13 @@ async fn write_back(
     Ok(Took { time, core, bd_stat, requests: status.backing_requests })
 }
 
+/// Fills a page with data that is compressible by 60 %.
+pub fn noise_and_zeroes(rng: &mut fastrand::Rng, page: &mut [u8]) {
+    let (noise, zeroes) = page.split_at_mut(NOISE);
+    rng.fill(noise);
+    zeroes.fill(0);
+}
+
 /// Writes each of `pages` pages once, in random order.
 async fn fill(zram: &Rc<Zram>, pool: &BufferPool, pages: u64) -> Result<(), BenchError> {
     let mut rng = fastrand::Rng::with_seed(4);
@@ -291,8 +345,7 @@ async fn fill(zram: &Rc<Zram>, pool: &BufferPool, pages: u64) -> Result<(), Benc
     let mut buffer = pool.take(4096);
     for page in order {
         let content = buffer.bytes_mut();
-        rng.fill(&mut content[..NOISE]);
-        content[NOISE..].fill(0);
+        noise_and_zeroes(&mut rng, content);
         let bio = Bio::write(Sector(u64::from(page) * 8), Rc::clone(buffer.segments()), 0, 4096);
         if call(&**zram, bio).await.status() != Status::Ok {
             return Err(BenchError("the disk could not be filled: is there enough memory?".to_owned()));

@@ -77,6 +77,8 @@ pub struct KcopydFlags {
 /// Fills a compressed RAM disk with 4 KiB random writes of data that is compressible by 60 %, marks
 /// everything idle and writes it back to a file: page by page, 32 pages a write, and by default. The
 /// bare file is written page by page and with large writes in the same run.
+///
+/// With --plain: random writes and reads of a disk in memory, 4 KiB and 128 KiB, on one thread.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct ZramBenchFlags {
@@ -86,9 +88,15 @@ pub struct ZramBenchFlags {
     /// File or block device to write to, whose content is lost; a new file in this folder where not given
     #[arg(long, value_name = "FILE")]
     pub backing: Option<PathBuf>,
+    /// Measure plain writes and reads instead, without a backing device
+    #[arg(long, conflicts_with = "backing")]
+    pub plain: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    /// Write a page with a plot to this file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// `forebay bench writecache`.

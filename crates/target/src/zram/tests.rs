@@ -1,6 +1,8 @@
 //! A disk against an array of sectors, and what it tells about itself.
 #![allow(clippy::cast_possible_truncation, clippy::needless_for_each, reason = "small numbers, and one line for each step")]
 
+mod behaviours;
+
 use super::*;
 use crate::below::testing::{JumpingClock, content, extent, read, status_of, write};
 
