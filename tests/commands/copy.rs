@@ -54,6 +54,7 @@ fn wrong_words_end_with_2_and_nothing_is_made() {
         &[&source, &to, "--request-size", "1000"],
         &[&source, &to, "--sparse", "100"],
         &[&source, &to, "--requests", "0"],
+        &[&source, &to, "--connections", "0"],
         &[&source, &to, "--rate", "0"],
         &[&source, &to, "--offload", "--no-offload"],
         &["ram:", &to],
@@ -220,19 +221,25 @@ fn a_journal_of_another_copy_is_refused() {
     let scratch = Scratch::new();
     let source = scratch.write("source", &data(8 << 20));
     let (to, journal) = (scratch.file("to"), scratch.file("journal"));
-    let words = [binary(), "copy", &source, &to, "--resume", &journal, "--rate", "1M"];
+    let words = [binary(), "copy", &source, &to, "--resume", &journal, "--rate", "256K"];
     let mut child = std::process::Command::new(words[0]).args(&words[1..]).stderr(Stdio::null()).spawn().unwrap();
-    run::wait_for("a journal", Duration::from_mins(1), || {
-        fs::read(&journal).ok()?.get(4096..)?.starts_with(b"FBCOPYJ1").then_some(())
-    });
+    run::wait_for("progress in the journal", Duration::from_mins(1), || (settled(&journal) > 0).then_some(()));
     child.kill().unwrap();
     child.wait().unwrap();
-    refused(&[&source, &scratch.file("another"), "--resume", &journal], 1, "another copy");
+    let another = scratch.file("another");
+    refused(&[&source, &another, "--resume", &journal], 1, "another copy");
+    assert!(!Path::new(&another).exists(), "nothing was made");
     let mut changed = data(8 << 20);
     changed[0] ^= 1;
     fs::write(&source, &changed).unwrap();
     File::options().write(true).open(&source).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
     refused(&[&source, &to, "--resume", &journal], 1, "remove it to copy everything");
+    // A destination that is gone, and one that came anew, perhaps under the same number.
+    fs::rename(&to, scratch.file("kept")).unwrap();
+    refused(&[&source, &to, "--resume", &journal], 1, "another copy");
+    fs::remove_file(scratch.file("kept")).unwrap();
+    fs::write(&to, b"").unwrap();
+    refused(&[&source, &to, "--resume", &journal], 1, "another copy");
     let nothing = scratch.write("nothing", b"not a journal");
     refused(&[&source, &to, "--resume", &nothing], 1, "not the journal of a copy");
     fs::remove_file(&journal).unwrap();

@@ -133,6 +133,8 @@ struct Opened {
 pub struct Devices {
     reactor: Reactor,
     options: FileOptions,
+    /// Most connections to a server.
+    connections: usize,
     opened: RefCell<Vec<Opened>>,
     /// Those of which there are snapshots.
     origins: RefCell<Vec<(DeviceId, Weak<Origin>)>>,
@@ -143,7 +145,14 @@ impl Devices {
     /// stack.
     #[must_use]
     pub fn new(reactor: &Reactor, options: FileOptions) -> Self {
-        Self { reactor: reactor.clone(), options, opened: RefCell::default(), origins: RefCell::default() }
+        let connections = NbdOptions::default().connections;
+        Self { reactor: reactor.clone(), options, connections, opened: RefCell::default(), origins: RefCell::default() }
+    }
+
+    /// Changes how many connections a server gets at most, where it allows several; 4 by default.
+    #[must_use]
+    pub fn with_connections(self, connections: usize) -> Self {
+        Self { connections, ..self }
     }
 
     pub(crate) fn reactor(&self) -> &Reactor {
@@ -159,7 +168,7 @@ impl Devices {
         if self.find_server(uri, read_only).is_some() {
             return Ok(());
         }
-        let options = NbdOptions { read_only, ..NbdOptions::default() };
+        let options = NbdOptions { read_only, connections: self.connections, ..NbdOptions::default() };
         let server = NbdDevice::connect(&self.reactor, pool, uri, options).await?;
         let device = OpenDevice { name: name.to_string(), id: server.id(), target: server, direct: false };
         self.opened.borrow_mut().push(Opened { identity: None, uri: Some(uri.clone()), read_only, device });

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use forebay::block::bio::Call;
 use forebay::block::{Bio, Extent, Run, Sector, SectorCount, allocation, call};
-use forebay::{Buffer, BufferPool, Engine, Reactor};
+use forebay::{Buffer, BufferPool, Devices, Engine, FileOptions, Reactor};
 
 use super::bar::Bar;
 use super::ends::{self, End, Source};
@@ -229,7 +229,8 @@ pub fn run(flags: &CompareFlags) -> Outcome {
 
 /// The exit status and what is said.
 async fn judge(flags: &CompareFlags, reactor: &Reactor, pool: &BufferPool) -> Result<(u8, String), Failure> {
-    let devices = Box::pin(ends::devices(reactor, pool, &[&flags.first, &flags.second], &[])).await?;
+    let devices = Devices::new(reactor, FileOptions::default());
+    let devices = Box::pin(ends::connect(devices, pool, &[&flags.first, &flags.second], &[])).await?;
     let open = |word: &str| Source::open(&devices, reactor, &End::parse(word)?, word);
     let (a, b) = (open(&flags.first)?, open(&flags.second)?);
     if flags.strict && a.bytes != b.bytes {

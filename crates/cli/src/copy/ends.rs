@@ -50,9 +50,8 @@ impl End {
     }
 }
 
-/// Devices for the ends named by `read` and `written`, with the servers among them connected.
-pub async fn devices(reactor: &Reactor, pool: &BufferPool, read: &[&str], written: &[&str]) -> Result<Devices, Failure> {
-    let devices = Devices::new(reactor, FileOptions::default());
+/// `devices` with the servers connected that are among the ends named by `read` and `written`.
+pub async fn connect(devices: Devices, pool: &BufferPool, read: &[&str], written: &[&str]) -> Result<Devices, Failure> {
     let ends = read.iter().map(|word| (word, true)).chain(written.iter().map(|word| (word, false)));
     for (word, read_only) in ends {
         if let End::Device(name) = End::parse(word)? {

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 use forebay::block::{Bio, HeapMemory, Sector, SectorCount, Segments, Status, Target, call};
-use forebay::{BufferPool, DeviceName, Devices, Reactor};
+use forebay::{BufferPool, DeviceName, Devices, FileOptions, Reactor};
 
 use super::ends::{self, Destination, End};
 use super::stream::{Hash, Take, why};
@@ -141,7 +141,8 @@ fn fill(piece: &mut [u8]) -> Result<usize, Error> {
 /// Copies standard input.
 pub async fn copy(reactor: &Reactor, pool: &BufferPool, flags: &CopyFlags) -> Outcome {
     let words: Vec<&str> = flags.destinations.iter().map(String::as_str).collect();
-    let devices = Box::pin(ends::devices(reactor, pool, &[], &words)).await?;
+    let devices = Devices::new(reactor, FileOptions::default()).with_connections(flags.connections.get().into());
+    let devices = Box::pin(ends::connect(devices, pool, &[], &words)).await?;
     let open = |word: &String| Taker::open(&devices, word, flags);
     let takers = flags.destinations.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let mut hash = flags.checksum.then(Hash::default);

@@ -56,6 +56,17 @@ impl JournalFile {
         Ok(Self { path: path.to_owned(), target, found })
     }
 
+    fn of_another(&self) -> Failure {
+        let what = "is the journal of another copy, or the source or a destination has changed since";
+        Failure::Failed(format!("{} {what}: remove it to copy everything", self.path.display()))
+    }
+
+    /// Makes sure that nothing is settled yet: a destination is missing or empty, so that what was settled is
+    /// gone. A new file may well have the identity of the one that is gone.
+    pub fn begins(&self) -> Result<(), Failure> {
+        if self.found.is_some_and(|found| found.settled > 0) { Err(self.of_another()) } else { Ok(()) }
+    }
+
     /// The journal of this copy: the one that was found, or a new one. `zero` is whether the destinations
     /// are zero.
     pub async fn journal(&self, source: &Source, destinations: &[Destination], zero: bool) -> Result<Journal, Failure> {
@@ -67,8 +78,7 @@ impl JournalFile {
             return Journal::begin(Rc::clone(&self.target), state).await.map_err(failed);
         };
         if found.copy != copy || found.bytes != source.bytes {
-            let what = "is the journal of another copy, or the source or a destination has changed since";
-            return Err(Failure::Failed(format!("{path} {what}: remove it to copy everything")));
+            return Err(self.of_another());
         }
         Ok(Journal::resume(Rc::clone(&self.target), found))
     }

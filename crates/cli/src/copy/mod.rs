@@ -23,7 +23,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use forebay::block::{Sector, SectorCount, Status, Target};
-use forebay::{BufferPool, Devices, Reactor, engine};
+use forebay::{BufferPool, Devices, FileOptions, Reactor, engine};
 use forebay_target::copy::{Engine, How, Journal, Leg, Settings, Watch, Zeroes};
 
 use self::bar::{Bar, LOOK_EVERY};
@@ -119,7 +119,8 @@ struct Job<'a> {
 
 async fn copy(reactor: &Reactor, pool: &BufferPool, flags: &CopyFlags) -> Outcome {
     let words: Vec<&str> = flags.destinations.iter().map(String::as_str).collect();
-    let devices = Box::pin(ends::devices(reactor, pool, &[&flags.source], &words)).await?;
+    let devices = Devices::new(reactor, FileOptions::default()).with_connections(flags.connections.get().into());
+    let devices = Box::pin(ends::connect(devices, pool, &[&flags.source], &words)).await?;
     let mut job = Box::pin(open(reactor, pool, flags, &devices)).await?;
     let begun = reactor.now();
     if !job.offload()? {
@@ -166,6 +167,14 @@ async fn open<'a>(
         }
         looked.push((end, to));
     }
+    let mut journal_file = None;
+    if let Some(path) = &flags.resume {
+        let file = JournalFile::open(reactor, path).await?;
+        if looked.iter().any(|(_, to)| to.made) {
+            file.begins()?;
+        }
+        journal_file = Some(file);
+    }
     let mut destinations = Vec::new();
     for (end, to) in looked {
         let allocate = flags.allocated;
@@ -178,8 +187,7 @@ async fn open<'a>(
     }
     let mut zero = destinations.iter().all(|to| to.made || to.target.is_none()) || flags.destination_is_zero;
     let mut journal = None;
-    if let Some(path) = &flags.resume {
-        let file = JournalFile::open(reactor, path).await?;
+    if let Some(file) = journal_file {
         let kept = file.journal(&source, &destinations, zero).await?;
         zero = kept.state().zero;
         journal = Some((file, kept));

@@ -10,7 +10,7 @@ use super::EngineFlag;
 
 /// What `forebay copy` does beyond its options.
 pub(super) const COPY_HELP: &str = "\
-SRC and DST are files, block devices, ram:SIZE, null:SIZE, or - for standard input and output; null: swallows everything. \
+SRC and DST are files, block devices, NBD servers (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH), ram:SIZE, null:SIZE, or - for standard input and output; null: swallows everything. \
 With several destinations the source is read once.
 
 A destination that is missing or empty is made as large as the source. One that is there is written in place: it must be \
@@ -33,6 +33,9 @@ pub struct CopyFlags {
     /// Leave destinations fully allocated: no holes are made
     #[arg(long)]
     pub allocated: bool,
+    /// Most connections to a server, where it allows several
+    #[arg(short = 'C', long, value_name = "COUNT", default_value = "4")]
+    pub connections: NonZero<u8>,
     /// Take the destinations for zero where they are not written yet
     #[arg(long, visible_alias = "target-is-zero")]
     pub destination_is_zero: bool,
