@@ -22,7 +22,8 @@
 //!   if it had never been copied, which is right: nothing has changed the origin yet.
 //! - I2: a chunk is either in the map, pending, or neither; who makes it pending sees to it that it
 //!   gets in, or gives it up.
-//! - I3: commits come in groups: whatever was copied while one was under way is in the next.
+//! - I3: commits come in groups: what was copied while one was under way is in the next, and its data is
+//!   durable by the flush of the one before.
 //! - I4: a snapshot that has lost something is invalid for ever, and says so on disk before the origin
 //!   changes what it lacks. Every request to it fails.
 //! - I5: so has one whose store failed a flush, whoever asked for it: what waits for a commit may be gone
@@ -172,8 +173,8 @@ pub struct Snapshot {
     map: RefCell<ExceptionMap>,
     /// Chunks of the origin that have a place in the store and are not durable there (I2).
     pending: RefCell<BTreeSet<u64>>,
-    /// Those of them whose data is written: the next commit.
-    ready: RefCell<Vec<Exception>>,
+    /// Those of them whose data is written, with the flushes that were begun by then.
+    ready: RefCell<Vec<(Exception, u64)>>,
     condition: Cell<Condition>,
     /// The store is still to be marked as invalid (I4).
     mark_due: Cell<bool>,
@@ -363,7 +364,8 @@ impl Snapshot {
     /// The data of pending chunks is written: they are in the next commit.
     fn copied(&self, exceptions: impl Iterator<Item = Exception>) {
         if !self.is_invalid() {
-            self.ready.borrow_mut().extend(exceptions);
+            let begun = self.store.flushes_begun();
+            self.ready.borrow_mut().extend(exceptions.map(|exception| (exception, begun)));
             self.work.raise();
         }
     }
@@ -410,13 +412,13 @@ impl Snapshot {
                 self.mark().await;
                 continue;
             }
-            let mut batch = self.ready.take();
-            if batch.is_empty() {
+            if self.ready.borrow().is_empty() {
                 self.work.after(seen, None).await;
                 continue;
             }
+            let mut batch: Vec<Exception> = self.durable_data();
             batch.sort_unstable_by_key(|exception| exception.new);
-            let status = self.store.commit(&batch).await;
+            let status = if batch.is_empty() { self.store.flush().await } else { self.store.commit(&batch).await };
             if self.is_invalid() {
                 continue;
             }
@@ -424,7 +426,7 @@ impl Snapshot {
                 self.invalidate("its metadata could not be written");
                 continue;
             }
-            self.commits.set(self.commits.get() + 1);
+            self.commits.set(self.commits.get() + u64::from(!batch.is_empty()));
             let mut map = self.map.borrow_mut();
             for &exception in &batch {
                 map.insert(exception);
@@ -432,6 +434,14 @@ impl Snapshot {
             drop(map);
             self.give_up(batch.iter().map(|exception| exception.old));
         }
+    }
+
+    /// Takes out of what is ready that of which the data is durable: under load the flush of one commit
+    /// makes it so for the next.
+    fn durable_data(&self) -> Vec<Exception> {
+        let mut ready = self.ready.borrow_mut();
+        let durable = ready.extract_if(.., |(_, begun)| self.store.is_flushed(*begun));
+        durable.map(|(exception, _)| exception).collect()
     }
 
     /// Marks the store as invalid.

@@ -27,11 +27,16 @@ const REQUEST_BYTES_MAX: u64 = 1 << 20;
 /// Areas that are read at a time while a store opens.
 const AREAS_AHEAD: u64 = 16;
 
+/// Entries for which areas are made ready ahead.
+const AHEAD_ENTRIES: u64 = 2048;
+
 /// Where the next commit writes.
 #[derive(Default)]
 struct Journal {
     position: Position,
     tail: Vec<Exception>,
+    /// The last area that is known to be durably zeroes behind the list.
+    blank: u64,
 }
 
 /// A store.
@@ -44,6 +49,8 @@ pub(super) struct Store {
     next: Cell<u64>,
     /// None in a store that is not persistent.
     journal: Option<RefCell<Journal>>,
+    /// Flushes that were begun, and the last that succeeded.
+    flushes: Cell<(u64, u64)>,
 }
 
 /// What a persistent store was found to be.
@@ -92,7 +99,7 @@ impl Store {
         let layout = Layout::new(chunk_sectors);
         let chunks = cow.sectors().0 / chunk_sectors;
         let next = Cell::new(if journal.is_some() { FIRST_DATA } else { 0 });
-        Self { cow, pool: pool.clone(), layout, chunks, next, journal }
+        Self { cow, pool: pool.clone(), layout, chunks, next, journal, flushes: Cell::default() }
     }
 
     /// A store that is gone with the process.
@@ -194,7 +201,8 @@ impl Store {
                 return Err(SnapshotError::Write(status));
             }
         }
-        *self.journal.as_ref().expect("only persistent stores are loaded").borrow_mut() = Journal { position, tail };
+        *self.journal.as_ref().expect("only persistent stores are loaded").borrow_mut() =
+            Journal { position, tail, blank: position.area };
         Ok(entries)
     }
 
@@ -246,31 +254,69 @@ impl Store {
         Some(new)
     }
 
-    /// Makes `new` durable together with its data, which has been written (I2).
+    /// Makes `new` durable, whose data is (I2). The flush that ends it covers whatever was written to
+    /// the device before it began.
     pub(super) async fn commit(&self, new: &[Exception]) -> Status {
         let Some(journal) = &self.journal else { return Status::Ok };
-        let round = {
+        let (round, blank) = {
             let journal = journal.borrow();
-            plan(self.layout, self.block(), journal.position, &journal.tail, new)
+            (plan(self.layout, self.block(), journal.position, &journal.tail, new), journal.blank)
         };
-        let round::Round { behind, seen, position, tail } = round;
+        let round::Round { pieces, position, tail } = round;
+        let mut ready = blank;
+        if position.area > blank {
+            ready = self.last_ahead(position);
+            let mut status = self.blank(blank + 1..=ready).await;
+            if status.is_ok() {
+                status = self.flush().await;
+            }
+            if !status.is_ok() {
+                return status;
+            }
+        }
         let mut writes = Vec::new();
-        for piece in &behind {
+        for piece in &pieces {
             self.start_piece(piece, false, &mut writes);
+        }
+        let half_full = position.filled > self.layout.area_entries() / 2;
+        let ahead = if half_full || position.area > 0 { self.last_ahead(position).max(ready) } else { ready };
+        for area in ready + 1..=ahead {
+            self.start_piece(&blank_area(self.layout, area), false, &mut writes);
         }
         let mut status = all(writes).await;
         if status.is_ok() {
             status = self.flush().await;
         }
         if status.is_ok() {
-            let mut writes = Vec::new();
-            self.start_piece(&seen, true, &mut writes);
-            status = all(writes).await;
-        }
-        if status.is_ok() {
-            *journal.borrow_mut() = Journal { position, tail };
+            *journal.borrow_mut() = Journal { position, tail, blank: ahead };
         }
         status
+    }
+
+    /// The last area that should be ready when the list ends at `position`, as far as the device goes.
+    fn last_ahead(&self, position: Position) -> u64 {
+        let most = position.area + AHEAD_ENTRIES.div_ceil(self.layout.area_entries());
+        let fits = |area: &u64| self.layout.area_chunk(*area) < self.chunks;
+        (position.area..=most).take_while(fits).last().unwrap_or(position.area)
+    }
+
+    /// Fills areas with zeroes.
+    async fn blank(&self, areas: std::ops::RangeInclusive<u64>) -> Status {
+        let mut writes = Vec::new();
+        for area in areas {
+            self.start_piece(&blank_area(self.layout, area), false, &mut writes);
+        }
+        all(writes).await
+    }
+
+    /// How many flushes were begun: what is written now is durable when a later one has succeeded.
+    pub(super) fn flushes_begun(&self) -> u64 {
+        self.flushes.get().0
+    }
+
+    /// Whether what had been written when `begun` flushes were begun is durable.
+    pub(super) fn is_flushed(&self, begun: u64) -> bool {
+        self.journal.is_none() || self.flushes.get().1 > begun
     }
 
     /// Clears the entries behind `kept`, which are all that stay. Their chunks are not given out again
@@ -288,7 +334,7 @@ impl Store {
             }
         }
         self.next.set(self.layout.area_chunk(position.area) + position.filled + 1);
-        *journal.borrow_mut() = Journal { position, tail };
+        *journal.borrow_mut() = Journal { position, tail, blank: position.area };
         Status::Ok
     }
 
@@ -309,8 +355,16 @@ impl Store {
         Usage { used: used * chunk, total: self.cow.sectors().0, metadata: areas * chunk }
     }
 
+    /// Makes everything durable that was written before.
     pub(super) async fn flush(&self) -> Status {
-        call(&*self.cow, Bio::flush()).await.status()
+        let (begun, done) = self.flushes.get();
+        self.flushes.set((begun + 1, done));
+        let status = call(&*self.cow, Bio::flush()).await.status();
+        if status.is_ok() {
+            let (begun_since, _) = self.flushes.get();
+            self.flushes.set((begun_since, begun + 1));
+        }
+        status
     }
 
     fn zeroes(&self, bytes: u64) -> Buffer {

@@ -1,19 +1,20 @@
 //! What one commit writes: any number of new entries, over any number of areas.
 //!
 //! ```text
-//!   entries so far ──┐                area a            area a+1          area a+2
-//!                    ▼                │■■■■■■■■■■■□□□□□│ │□□□□□□□□□□□□□□□□│ │□□□□□           │
-//!   ① behind the end: a+1 and a+2 whole, in any order              not seen by anybody yet: a is not full
-//!   ② flush                                                        data and ① are durable
-//!   ③ the blocks of a in which entries are new, FUA                from here on all are seen
+//!   entries so far ──┐                area a            area a+1          area a+2          area a+3
+//!                    ▼                │■■■■■■■■■■■□□□□□│ │□□□□□□□□□□□□□□□□│ │□□□□□           │ │               │
+//!   before     the data of the new entries is durable; areas from a+1 on, as far as they are needed and
+//!              the one in which the list ends, are durably zeroes
+//!   ①          the blocks in which entries are new, and zeroes into areas that will be needed next
+//!   ②  flush   the new entries are durable
 //! ```
 //!
 //! Invariants:
 //! - I1: the area of the present [`Position`] is never full, and behind its entries it is zeroes on disk.
-//!   So a reader stops there, and nothing of step ① means anything before step ③.
-//! - I2: when the blocks of step ③ are torn by a crash, the entries up to the first missing block are
-//!   seen. Their data is durable, so any number of them is right.
-//! - I3: an area that becomes full is followed by one that step ① has written, at least with zeroes.
+//!   So a reader stops there.
+//! - I2: whatever of step ① is on disk, the list ends in front of the first block that is missing: its
+//!   old content is zeroes behind the entries that were there. All entries in front of that have their
+//!   data, so any number of them is right.
 //!
 //! Units: entries; byte offsets on the device.
 
@@ -47,10 +48,8 @@ pub struct Piece {
 /// One commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// Step ①: areas behind the present one.
-    pub behind: Vec<Piece>,
-    /// Step ③.
-    pub seen: Piece,
+    /// Step ①, the entries.
+    pub pieces: Vec<Piece>,
     /// Where the next entry goes then.
     pub position: Position,
     /// The entries of the last block, which the next commit writes again.
@@ -93,8 +92,7 @@ pub fn plan(layout: Layout, block: u64, position: Position, tail: &[Exception], 
     let bytes = (entries.len() as u64).div_ceil(per_block) * block;
     let mut end = Position { filled: position.filled + here.len() as u64, ..position };
     let mut last = entries.clone();
-    let seen = Piece { offset: entry_offset(layout, start), bytes, entries };
-    let mut behind = Vec::new();
+    let mut pieces = vec![Piece { offset: entry_offset(layout, start), bytes, entries }];
     while end.filled == per_area {
         end = Position { area: end.area + 1, filled: 0 };
         let most = usize::try_from(per_area).unwrap_or(usize::MAX);
@@ -102,11 +100,14 @@ pub fn plan(layout: Layout, block: u64, position: Position, tail: &[Exception], 
         rest = left;
         last = here.to_vec();
         end.filled = here.len() as u64;
-        behind.push(Piece { entries: here.to_vec(), ..blank_area(layout, end.area) });
+        let bytes = end.filled.div_ceil(per_block) * block;
+        if bytes > 0 {
+            pieces.push(Piece { entries: here.to_vec(), bytes, ..blank_area(layout, end.area) });
+        }
     }
     let tail_length = usize::try_from(end.filled % per_block).unwrap_or(0);
     let tail = last.split_off(last.len().saturating_sub(tail_length));
-    Round { behind, seen, position: end, tail }
+    Round { pieces, position: end, tail }
 }
 
 /// What takes entries off the end of the list again.
@@ -154,26 +155,24 @@ mod tests {
     fn a_few_entries_are_one_block() {
         let layout = Layout::new(64);
         let round = plan(layout, 4096, Position::default(), &[], &exceptions(0, 3));
-        let seen = Piece { offset: 32_768, bytes: 4096, entries: exceptions(0, 3) };
+        let piece = Piece { offset: 32_768, bytes: 4096, entries: exceptions(0, 3) };
         let position = Position { area: 0, filled: 3 };
-        assert_eq!(round, Round { behind: Vec::new(), seen, position, tail: exceptions(0, 3) });
+        assert_eq!(round, Round { pieces: vec![piece], position, tail: exceptions(0, 3) });
         let next = plan(layout, 4096, position, &round.tail, &exceptions(3, 300));
-        assert_eq!((next.seen.offset, next.seen.bytes, next.seen.entries), (32_768, 8192, exceptions(0, 303)));
+        assert_eq!(next.pieces, [Piece { offset: 32_768, bytes: 8192, entries: exceptions(0, 303) }]);
         assert_eq!((next.position.filled, next.tail), (303, exceptions(256, 47)));
         let third = plan(layout, 4096, next.position, &exceptions(256, 47), &exceptions(303, 1));
-        assert_eq!((third.seen.offset, third.seen.entries), (32_768 + 4096, exceptions(256, 48)));
+        assert_eq!(third.pieces, [Piece { offset: 32_768 + 4096, bytes: 4096, entries: exceptions(256, 48) }]);
     }
 
     #[test]
-    fn a_full_area_is_followed_by_one_that_was_written_before() {
+    fn entries_go_on_in_the_next_areas() {
         let layout = Layout::new(8);
         let full = plan(layout, 4096, Position::default(), &[], &exceptions(0, 256));
-        assert_eq!((full.position, full.tail.len()), (Position { area: 1, filled: 0 }, 0));
-        assert_eq!(full.behind, [blank_area(layout, 1)]);
+        assert_eq!((full.position, full.tail.len(), full.pieces.len()), (Position { area: 1, filled: 0 }, 0, 1));
         let more = plan(layout, 4096, Position { area: 0, filled: 250 }, &exceptions(0, 250), &exceptions(250, 600));
-        assert_eq!(more.seen.entries, exceptions(0, 256));
-        let behind: Vec<_> = more.behind.iter().map(|piece| (piece.offset / 4096, piece.bytes, piece.entries.len())).collect();
-        assert_eq!(behind, [(258, 4096, 256), (515, 4096, 256), (772, 4096, 82)]);
+        let pieces: Vec<_> = more.pieces.iter().map(|piece| (piece.offset / 4096, piece.bytes, piece.entries.len())).collect();
+        assert_eq!(pieces, [(1, 4096, 256), (258, 4096, 256), (515, 4096, 256), (772, 4096, 82)]);
         assert_eq!((more.position, more.tail), (Position { area: 3, filled: 82 }, exceptions(768, 82)));
     }
 
