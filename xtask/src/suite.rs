@@ -3,8 +3,8 @@
 //! 1. what the tests need is present, or is installed, or is named and the run fails;
 //! 2. unit, property and documentation tests of every crate;
 //! 3. the binary against real tools and real kernels (package `forebay-tests`);
-//! 4. 2,000 seeds of the simulator for the cache and the compressed RAM disk, 500 each for snapshots and mirrors, and
-//!    every crash and every error of short scripts;
+//! 4. 2,000 seeds of the simulator for the cache and the compressed RAM disk, 500 each for snapshots, mirrors and clones,
+//!    and every crash and every error of short scripts;
 //! 5. every fuzz target, 60 seconds in all.
 //!
 //! The limits add up to more than the run takes: on 2 cores it is meant to stay below 15 minutes.
@@ -28,6 +28,7 @@ pub fn run() -> Result<(), String> {
     count.add(simulator(600, &["zram", "--seeds", "0..2000"]).run_as_one());
     count.add(simulator(600, &["snapshot", "--seeds", "0..500"]).run_as_one());
     count.add(simulator(600, &["mirror", "--seeds", "0..500"]).run_as_one());
+    count.add(simulator(600, &["clone", "--seeds", "0..500"]).run_as_one());
     count.add(simulator(600, &["enumerate"]).run_as_one());
     count.add(simulator(300, &["copy", "--seeds", "0..300"]).run_as_one());
     count.add(crate::fuzz::count(60));

@@ -35,8 +35,8 @@ const SERVE_HELP: &str = "\
 Without --table and --config, a 1 GiB disk in ./forebay-data/origin.img is served through a 256 MiB write cache in \
 ./forebay-data/cache.img; both are made where missing.
 
-Targets of a table are linear, striped, error, delay, flakey, log-writes, stats, mirror and writecache, with the arguments of the \
-kernel's device mapper, and zram, a compressed RAM disk: `0 2097152 zram algo=zstd mem_limit=256M`. A device is the path of a file or block device, ram:SIZE or null:SIZE.
+Targets of a table are linear, striped, error, delay, flakey, log-writes, stats, mirror, clone and writecache, with the arguments of the \
+kernel's device mapper, and zram, a compressed RAM disk: `0 2097152 zram algo=zstd mem_limit=256M`. A device is the path of a file or block device, ram:SIZE, null:SIZE, or an NBD server: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH.
 
 SIGTERM and SIGINT take no more clients, answer what is in flight, commit, and end with exit status 0; dirty data stays safe \
 in the cache. A second signal ends the server at once, with exit status 1: whatever was flushed is safe then, too.
@@ -51,7 +51,8 @@ pub enum Command {
     Serve(ServeFlags),
     /// Show what a running server does, and what batching saves
     Status(StatusFlags),
-    /// Send a message to a device's write caches or mirrors
+    /// Send a message to a device's write caches, mirrors or clones
+    #[command(after_help = message::HELP)]
     Message(MessageFlags),
     /// Hold a device's new requests back, with everything before them committed
     Suspend(DeviceFlags),

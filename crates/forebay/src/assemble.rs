@@ -13,6 +13,7 @@ use forebay_reactor::{BufferPool, Reactor};
 use forebay_target::BuildError;
 use forebay_target::cache::options::CacheArgs;
 use forebay_target::cache::{self, Setup};
+use forebay_target::clone::{self, options::CloneArgs};
 use forebay_target::delay::{Delay, Leg, Legs};
 use forebay_target::error::Failing;
 use forebay_target::flaky::Flaky;
@@ -30,6 +31,7 @@ use forebay_target::zram::{self, BackingSetup, CodecParams, Zram, ZramError};
 use crate::device::{DeviceName, Devices, OpenDevice};
 use crate::image::{ImageFileError, Kept};
 use crate::snapshots::{OpenSnapshot, Wish};
+use crate::stack::clones::OpenClone;
 use crate::stack::{OpenCache, OpenError, OpenMirror};
 use crate::text::{Detour, Place, RowText, TargetText};
 
@@ -45,6 +47,7 @@ pub(crate) struct Parts {
     /// Disks that are kept in files.
     pub(crate) images: Vec<Kept>,
     pub(crate) mirrors: Vec<OpenMirror>,
+    pub(crate) clones: Vec<OpenClone>,
     pub(crate) devices: Vec<OpenDevice>,
 }
 
@@ -63,6 +66,8 @@ enum Trouble {
     Build(BuildError),
     Same(String, &'static str),
     Cache { fast: String, origin: String, error: cache::OpenError },
+    Clone { destination: String, error: clone::OpenError },
+    Twice(String),
     Zram(ZramError),
     Snapshot { cow: String, origin: String, error: SnapshotError },
     Mirror(mirror::OpenError),
@@ -87,11 +92,14 @@ impl Assembly<'_> {
     /// Opens what `row` needs and adds its target.
     pub(crate) async fn add(&mut self, row: &RowText) -> Result<(), OpenError> {
         let line = row.line;
-        let target = self.target(row).await.map_err(|trouble| match trouble {
+        // On the heap: whoever opens a stack is not to be as large as what opens every kind of row.
+        let target = Box::pin(self.target(row)).await.map_err(|trouble| match trouble {
             Trouble::Device(source) => OpenError::Device { line, source },
             Trouble::Build(source) => OpenError::Target { line, source },
             Trouble::Same(name, role) => OpenError::SameDevice { line, name, role },
             Trouble::Mirror(source) => OpenError::Mirror { line, source },
+            Trouble::Clone { destination, error } => OpenError::Clone { line, destination, source: error },
+            Trouble::Twice(name) => OpenError::DeviceTwice { line, name },
             Trouble::Zram(source) => OpenError::Zram { line, source },
             Trouble::Image(source) => OpenError::Image { line, source },
             Trouble::SameImage(path) => OpenError::SameImage { line, path },
@@ -140,6 +148,9 @@ impl Assembly<'_> {
                 Box::pin(self.mirror(&reactor, args, legs, log.as_ref(), row.extent)).await?
             }
             TargetText::Zram { options, backing } => Box::pin(self.zram(&reactor, options, backing.as_ref(), row.extent)).await?,
+            TargetText::Clone { args, metadata, destination, source } => {
+                Box::pin(self.clone_of(&reactor, args, [metadata, destination, source], row.extent)).await?
+            }
             TargetText::Writecache { args, origin, fast } => {
                 Box::pin(self.cache(&reactor, args, [origin, fast], row.extent)).await?
             }
@@ -156,7 +167,11 @@ impl Assembly<'_> {
 
     /// Opens a device, and notes it as one of this stack.
     fn open_device(&mut self, name: &DeviceName) -> Result<OpenDevice, DeviceError> {
-        let device = self.devices.open(name, self.read_only)?;
+        self.open_as(name, self.read_only)
+    }
+
+    fn open_as(&mut self, name: &DeviceName, read_only: bool) -> Result<OpenDevice, DeviceError> {
+        let device = self.devices.open(name, read_only)?;
         if !self.parts.devices.iter().any(|known| known.id == device.id) {
             self.parts.devices.push(device.clone());
         }
@@ -233,6 +248,30 @@ impl Assembly<'_> {
         let mirror = mirror::open(reactor, self.pool, setup).await.map_err(Trouble::Mirror)?;
         self.parts.mirrors.push((extent, Rc::clone(&mirror)));
         Ok(mirror)
+    }
+
+    async fn clone_of(
+        &mut self,
+        reactor: &Reactor,
+        args: &CloneArgs,
+        names: [&DeviceName; 3],
+        extent: Extent,
+    ) -> Result<Rc<dyn Target>, Trouble> {
+        let [metadata_name, destination_name, source_name] = names;
+        for (one, other) in [(metadata_name, destination_name), (metadata_name, source_name), (destination_name, source_name)] {
+            if one.is_same_file(other) {
+                return Err(Trouble::Twice(other.to_string()));
+            }
+        }
+        let [metadata, destination] = [self.open(metadata_name)?, self.open(destination_name)?];
+        // Nothing of this stack writes to the source.
+        let devices = [metadata, destination, self.open_as(source_name, true)?.target];
+        let trouble = |error| Trouble::Clone { destination: destination_name.to_string(), error };
+        let opened = OpenClone::open(reactor, self.pool, args, extent, names.map(ToString::to_string), devices).await;
+        let opened = opened.map_err(trouble)?;
+        let target = opened.target();
+        self.parts.clones.push(opened);
+        Ok(target)
     }
 
     async fn cache(

@@ -70,6 +70,14 @@ impl DeviceName {
         }
         Ok(Self::File(PathBuf::from(word)))
     }
+
+    /// Whether both name one file or block device, by whatever paths.
+    pub(crate) fn is_same_file(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::File(one), Self::File(other)) => identity(one).is_some_and(|known| identity(other) == Some(known)),
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for DeviceName {

@@ -49,6 +49,7 @@ pub use forebay_block as block;
 pub use forebay_device::{DeviceError, Direct, FileOptions};
 pub use forebay_reactor::{Buffer, BufferPool, Engine, Reactor, engine};
 pub use forebay_target::cache;
+pub use forebay_target::clone;
 pub use forebay_target::mirror::{LegStatus, MirrorStatus, ScrubReport};
 pub use forebay_target::snapshot;
 pub use forebay_target::stats::OpCounts;
@@ -59,7 +60,7 @@ pub use crate::request::{Command, Disk, DiskError, DiskOptions, Payload, Request
 pub use crate::side::{SideFile, known_as};
 pub use crate::snapshots::ViewStatus;
 pub use crate::stack::{DrainProgress, OpenError, Stack, StackError};
-pub use crate::status::{CacheLayer, CountedLayer, DeviceLayer, MirrorLayer, SnapshotLayer, StackStatus, ZramLayer};
+pub use crate::status::{CacheLayer, CloneLayer, CountedLayer, DeviceLayer, MirrorLayer, SnapshotLayer, StackStatus, ZramLayer};
 pub use crate::text::{TableText, TextError};
 
 #[cfg(test)]

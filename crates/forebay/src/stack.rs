@@ -7,25 +7,26 @@
 //! 1. Whatever a failed opening had opened is closed again.
 //! 2. Closing commits; dirty blocks stay in their cache, where the next opening finds them.
 
+pub(crate) mod clones;
+mod error;
 mod mirrors;
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use forebay_block::{Bio, Extent, SectorCount, Status, Table, TableError, Target, call};
-use forebay_device::{DeviceError, FileOptions};
+use forebay_block::{Bio, Extent, SectorCount, Status, Table, Target, call};
+use forebay_device::FileOptions;
 use forebay_reactor::{BufferPool, Reactor};
-use forebay_target::BuildError;
 use forebay_target::cache::{self, Cache, MessageError};
-use forebay_target::mirror::{self, Mirror};
-use forebay_target::snapshot::SnapshotError;
+use forebay_target::clone::MessageError as CloneMessageError;
+use forebay_target::mirror::Mirror;
 use forebay_target::stats::Stats;
-use forebay_target::zram::{Zram, ZramError};
+use forebay_target::zram::Zram;
 
 pub(crate) use self::mirrors::OpenMirror;
 use crate::assemble::{Assembly, Parts};
@@ -33,111 +34,9 @@ use crate::device::{Devices, OpenDevice};
 use crate::image::{self, ImageFileError, Kept};
 use crate::snapshots::{OpenSnapshot, close_all};
 use crate::status::{CacheLayer, CountedLayer, DeviceLayer, StackStatus, ZramLayer};
-use crate::text::{TableText, TextError};
-
-/// Why a stack does not open: one sentence that names the table line and the device.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The text is not a table. The only kind that is wrong whatever the devices hold.
-    #[error(transparent)]
-    Text(#[from] TextError),
-    /// A device does not open.
-    #[error("table line {line}: {source}")]
-    Device {
-        /// Place in the text, from 1.
-        line: usize,
-        /// Why.
-        source: DeviceError,
-    },
-    /// A target does not fit its devices.
-    #[error("table line {line}: {source}")]
-    Target {
-        /// Place in the text, from 1.
-        line: usize,
-        /// Why.
-        source: BuildError,
-    },
-    /// A cache does not open.
-    #[error("table line {line}: the cache on {fast} in front of {origin} does not open: {source}")]
-    Cache {
-        /// Place in the text, from 1.
-        line: usize,
-        /// The fast device.
-        fast: String,
-        /// The slow device.
-        origin: String,
-        /// Why.
-        source: cache::OpenError,
-    },
-    /// A mirror does not open.
-    #[error("table line {line}: the mirror does not open: {source}")]
-    Mirror {
-        /// Place in the text, from 1.
-        line: usize,
-        /// Why.
-        source: mirror::OpenError,
-    },
-    /// A compressed RAM disk cannot be made.
-    #[error("table line {line}: {source}")]
-    Zram {
-        /// Place in the text, from 1.
-        line: usize,
-        /// Why.
-        source: ZramError,
-    },
-    /// The dictionary of a compressed RAM disk cannot be read.
-    #[error("table line {line}: the dictionary {path} cannot be read: {source}")]
-    Dictionary {
-        /// Place in the text, from 1.
-        line: usize,
-        /// Its path.
-        path: String,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A snapshot does not open.
-    #[error("table line {line}: the snapshot of {origin} on {cow} does not open: {source}")]
-    Snapshot {
-        /// Place in the text, from 1.
-        line: usize,
-        /// The device of its store.
-        cow: String,
-        /// What it is of.
-        origin: String,
-        /// Why.
-        source: SnapshotError,
-    },
-    /// A compressed RAM disk cannot be restored.
-    #[error("table line {line}: {source}")]
-    Image {
-        /// Place in the text, from 1.
-        line: usize,
-        /// Why.
-        source: ImageFileError,
-    },
-    /// One image for two disks.
-    #[error("table line {line}: {} is the image of another disk: give each its own", path.display())]
-    SameImage {
-        /// Place in the text, from 1.
-        line: usize,
-        /// The image.
-        path: PathBuf,
-    },
-    /// One device in two roles.
-    #[error("table line {line}: {name} cannot be its own {role}: give two devices")]
-    SameDevice {
-        /// Place in the text, from 1.
-        line: usize,
-        /// The device.
-        name: String,
-        /// What else it should be.
-        role: &'static str,
-    },
-    /// The rows do not fit together.
-    #[error("{0}")]
-    Table(#[from] TableError),
-}
+use crate::text::TableText;
+use clones::OpenClone;
+pub use error::OpenError;
 
 /// How far a drain has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -179,6 +78,7 @@ pub struct Stack {
     snapshots: Vec<OpenSnapshot>,
     images: Vec<Kept>,
     mirrors: Vec<OpenMirror>,
+    clones: Vec<OpenClone>,
     devices: Vec<OpenDevice>,
     /// What the rows are called in table lines.
     kinds: Vec<&'static str>,
@@ -220,6 +120,7 @@ impl Stack {
                 close_caches(&assembly.parts.caches).await;
                 close_all(&assembly.parts.snapshots).await;
                 mirrors::close_all(&assembly.parts.mirrors).await;
+                clones::close(&assembly.parts.clones).await;
                 return Err(error);
             }
         }
@@ -229,14 +130,15 @@ impl Stack {
                 close_caches(&assembly.parts.caches).await;
                 close_all(&assembly.parts.snapshots).await;
                 mirrors::close_all(&assembly.parts.mirrors).await;
+                clones::close(&assembly.parts.clones).await;
                 return Err(error.into());
             }
         };
-        let Parts { kinds, caches, counters, zrams, snapshots, images, mirrors, devices: opened, .. } = assembly.parts;
         let reactor = devices.reactor().clone();
+        let Parts { kinds, caches, counters, zrams, snapshots, images, mirrors, clones, devices, .. } = assembly.parts;
         let suspended = Cell::new(false);
         let name = name.to_owned();
-        Ok(Self { name, reactor, table, kinds, caches, counters, zrams, snapshots, images, mirrors, devices: opened, suspended })
+        Ok(Self { name, reactor, table, caches, counters, zrams, snapshots, images, mirrors, clones, devices, kinds, suspended })
     }
 
     /// Starts what works by itself: merges of snapshots. For stacks of [`Stack::open_on`], once all
@@ -326,6 +228,7 @@ impl Stack {
             zrams: self.zrams.iter().map(zram).collect(),
             snapshots: self.snapshots.iter().map(OpenSnapshot::layer).collect(),
             mirrors: self.mirrors.iter().map(mirrors::layer).collect(),
+            clones: self.clones.iter().map(OpenClone::layer).collect(),
             devices: self.devices.iter().map(device).collect(),
         }
     }
@@ -338,15 +241,22 @@ impl Stack {
     }
 
     /// Carries out a message on every cache of the stack: `flush`, `flush_on_suspend`, `cleaner` or
-    /// `clear_stats`; or on every mirror: `revive` or `release`.
+    /// `clear_stats`; on every mirror: `revive` or `release`; or on every clone: `enable_hydration`,
+    /// `disable_hydration`, or `hydration_threshold`, `hydration_batch_size`, `hydration_rate` or
+    /// `hydration_latency_us` with a number.
     ///
     /// # Errors
-    /// [`MessageError`]; also when the stack has no cache, or no mirror.
+    /// [`MessageError`], [`CloneMessageError`]; also when the stack has none of what is meant.
     pub async fn message(&self, words: &[&str]) -> Result<(), StackError> {
         match words {
             ["revive"] => return self.tell_mirrors(Mirror::revive),
             ["release"] => return self.tell_mirrors(Mirror::release),
             _ => {}
+        }
+        match clones::message(&self.clones, words) {
+            Err(CloneMessageError::Unknown(_)) if !self.caches.is_empty() => {}
+            Ok(false) => {}
+            done => return Ok(done.map(|_| ())?),
         }
         self.needs_cache("messages reach")?;
         for cache in self.caches() {
@@ -415,7 +325,8 @@ impl Stack {
         for (row, _) in self.table.rows().iter().zip(&self.kinds).filter(|(_, kind)| **kind != "writecache") {
             flushed = flushed.and(call(&*row.target, Bio::flush()).await.status());
         }
-        let closed = close_caches(&self.caches).await.and(mirrors::close_all(&self.mirrors).await);
+        let mirrors = mirrors::close_all(&self.mirrors).await;
+        let closed = close_caches(&self.caches).await.and(mirrors).and(clones::close(&self.clones).await);
         for (_, zram) in &self.zrams {
             zram.close().await;
         }
@@ -460,6 +371,9 @@ pub enum StackError {
     /// The cache refused.
     #[error(transparent)]
     Message(#[from] MessageError),
+    /// The clone refused.
+    #[error(transparent)]
+    CloneMessage(#[from] CloneMessageError),
     /// A device failed while everything was being made durable.
     #[error("not everything of {0} could be made durable: look at the log for the device's own error")]
     Commit(String),

@@ -3,6 +3,7 @@
 use forebay_block::{Extent, SectorCount};
 use forebay_reactor::DeviceCounts;
 use forebay_target::cache::CacheStatus;
+use forebay_target::clone::CloneStatus;
 use forebay_target::mirror::MirrorStatus;
 use forebay_target::stats::Snapshot;
 use forebay_target::zram::ZramStatus;
@@ -28,6 +29,8 @@ pub struct StackStatus {
     pub snapshots: Vec<SnapshotLayer>,
     /// Its mirrors.
     pub mirrors: Vec<MirrorLayer>,
+    /// Its clones.
+    pub clones: Vec<CloneLayer>,
     /// The devices at the bottom. A device that several stacks use is counted for all of them.
     pub devices: Vec<DeviceLayer>,
 }
@@ -43,6 +46,21 @@ pub struct CacheLayer {
     pub fast: String,
     /// What it tells about itself.
     pub status: CacheStatus,
+}
+
+/// A clone.
+#[derive(Clone, Debug)]
+pub struct CloneLayer {
+    /// The sectors of the table that it serves.
+    pub extent: Extent,
+    /// The metadata device, as the table names it.
+    pub metadata: String,
+    /// The destination, as the table names it.
+    pub destination: String,
+    /// The source, as the table names it.
+    pub source: String,
+    /// What it tells about itself.
+    pub status: CloneStatus,
 }
 
 /// A `stats` target.

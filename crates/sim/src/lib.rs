@@ -1,7 +1,7 @@
 //! The simulated world in which Forebay's targets are proven: never shipped.
 //!
 //! ```text
-//!   cache/, copy/, mirror/, snapshot/, zram/ ── seeded requests ──▶ Target under test ──▶ world/ (disks, faults, power, time)
+//!   cache/, clone/, copy/, mirror/, snapshot/, zram/ ── seeded requests ──▶ Target under test ──▶ world/ (disks, faults, power, time)
 //!     │                                                     │
 //!     └── check/ (what a read may return) ◀── crash, restart, read everything back
 //! ```
@@ -12,6 +12,7 @@
 
 pub mod cache;
 pub mod check;
+pub mod clone;
 pub mod copy;
 pub mod enumerate;
 pub mod mirror;

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 use forebay_sim::run::Outcome;
-use forebay_sim::{cache, copy, mirror, snapshot, zram};
+use forebay_sim::{cache, clone, copy, mirror, snapshot, zram};
 
 use drive::{Drive, run_here};
 
@@ -25,7 +25,7 @@ const USAGE: &str = "\
 usage: forebay-sim [SUBJECT] --seeds A..B [--jobs N] [--requests R]
        forebay-sim [SUBJECT] --seed N [--verbose] [--requests R]
        forebay-sim enumerate [--length L]
-  cache, copy, mirror, snapshot, zram   what is put to the test (default cache)
+  cache, clone, copy, mirror, snapshot, zram   what is put to the test (default cache)
   --seeds A..B   run seeds A to B - 1, in N processes (default 2)
   --seed N       run one seed; --verbose prints every event
   --requests R   requests of each seed (default 1000)
@@ -37,6 +37,7 @@ enum Subject {
     Cache,
     Snapshot,
     Mirror,
+    Clone,
     Zram,
     Copy,
 }
@@ -47,6 +48,7 @@ impl Subject {
             Self::Cache => "cache",
             Self::Snapshot => "snapshot",
             Self::Mirror => "mirror",
+            Self::Clone => "clone",
             Self::Zram => "zram",
             Self::Copy => "copy",
         }
@@ -57,6 +59,7 @@ impl Subject {
             Self::Cache => cache::run_seed(seed, requests, trace),
             Self::Snapshot => snapshot::run_seed(seed, requests, trace),
             Self::Mirror => mirror::run_seed(seed, requests, trace),
+            Self::Clone => clone::run_seed(seed, requests, trace),
             Self::Zram => zram::run_seed(seed, requests, trace),
             Self::Copy => copy::run_seed(seed, requests, trace),
         }
@@ -138,6 +141,7 @@ fn parse(words: &[String]) -> Result<Asked, String> {
             "cache" => asked.subject = Subject::Cache,
             "snapshot" => asked.subject = Subject::Snapshot,
             "mirror" => asked.subject = Subject::Mirror,
+            "clone" => asked.subject = Subject::Clone,
             "zram" => asked.subject = Subject::Zram,
             "copy" => asked.subject = Subject::Copy,
             "--seeds" => asked.seeds = range(value()?)?,

@@ -10,6 +10,7 @@
 
 mod below;
 pub mod cache;
+pub mod clone;
 pub mod copy;
 pub mod delay;
 pub mod error;

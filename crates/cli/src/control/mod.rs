@@ -5,6 +5,7 @@
 //!                                    protocol            report
 //! ```
 
+mod message;
 mod protocol;
 mod report;
 mod show;
@@ -15,8 +16,6 @@ use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-use clap::ValueEnum as _;
 
 use self::protocol::{Reply, Request, ServerReport};
 pub use self::socket::ControlSocket;
@@ -47,8 +46,8 @@ fn json(report: &ServerReport) -> String {
 
 /// `forebay message`.
 pub fn message(flags: &MessageFlags) -> Outcome {
-    let word = flags.word.to_possible_value().expect("no message is hidden").get_name().to_owned();
-    match ask(&flags.reach.control, &Request::Message { device: flags.device.clone(), word })? {
+    let (device, word) = message::split(&flags.words)?;
+    match ask(&flags.reach.control, &Request::Message { device, word })? {
         Reply::Done => {}
         Reply::Text(text) => say(&text)?,
         _ => return Err(misunderstood(&flags.reach.control)),

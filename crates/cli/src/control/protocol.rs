@@ -26,11 +26,11 @@ pub enum Request {
         /// Only this device.
         device: Option<String>,
     },
-    /// A message to a device's write caches or mirrors.
+    /// A message to a device's write caches, mirrors or clones.
     Message {
         /// Which; may be left out where there is one.
         device: Option<String>,
-        /// The message.
+        /// The message, and its number behind a space where it has one.
         word: String,
     },
     /// Hold new requests back.
@@ -127,6 +127,8 @@ pub struct DeviceReport {
     pub zrams: Vec<ZramReport>,
     /// Mirrors in the table.
     pub mirrors: Vec<MirrorReport>,
+    /// Clones in the table.
+    pub clones: Vec<CloneReport>,
     /// Write caches in the table.
     pub caches: Vec<CacheReport>,
     /// The files and block devices below.
@@ -258,6 +260,45 @@ pub struct CacheReport {
     pub commits: u64,
     /// Memory for all that grows with the cache.
     pub memory_bytes: u64,
+}
+
+/// A clone.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct CloneReport {
+    /// First sector of the table that it serves.
+    pub start_sector: u64,
+    /// The metadata device.
+    pub metadata: String,
+    /// The destination.
+    pub destination: String,
+    /// The source.
+    pub source: String,
+    /// Size of a region.
+    pub region_bytes: u64,
+    /// Regions.
+    pub regions: u32,
+    /// Of them, hydrated.
+    pub hydrated_regions: u32,
+    /// Regions in hydration now.
+    pub hydrating_regions: u32,
+    /// Regions that could not be copied and are not tried any more.
+    pub left_alone_regions: u64,
+    /// Whether regions are hydrated that nobody writes to.
+    pub hydration: bool,
+    /// Regions hydrated so since the server started.
+    pub background_regions: u64,
+    /// Of them, holes of the source, that were not read.
+    pub hole_regions: u64,
+    /// Copies that hydrated them.
+    pub batches: u64,
+    /// Regions that a write waited for.
+    pub waited_for_regions: u64,
+    /// Copies of a region that failed.
+    pub failed_copies: u64,
+    /// Commits that wrote metadata.
+    pub commits: u64,
+    /// Whether an error made it read-only but for what is hydrated.
+    pub failed: bool,
 }
 
 /// A compressed RAM disk.

@@ -1,10 +1,10 @@
 //! From the counters of a running server to what status shows.
 
-use forebay::{CacheLayer, CountedLayer, DeviceLayer, MirrorLayer, Stack, StackStatus, ZramLayer};
+use forebay::{CacheLayer, CloneLayer, CountedLayer, DeviceLayer, MirrorLayer, Stack, StackStatus, ZramLayer};
 
 use super::protocol::{
-    CacheReport, CountedReport, DeviceReport, DiskReport, ExportReport, MirrorLegReport, MirrorReport, OperationReport,
-    RowReport, ServerReport, ZramReport,
+    CacheReport, CloneReport, CountedReport, DeviceReport, DiskReport, ExportReport, MirrorLegReport, MirrorReport,
+    OperationReport, RowReport, ServerReport, ZramReport,
 };
 use crate::figures::quotient;
 use crate::serve::{Running, RunningExport};
@@ -76,6 +76,7 @@ fn device_report(running: &Running, exports: &[RunningExport], index: usize, sta
         counted: status.counted.iter().map(counted_report).collect(),
         zrams: status.zrams.iter().map(zram_report).collect(),
         mirrors: status.mirrors.iter().map(mirror_report).collect(),
+        clones: status.clones.iter().map(clone_report).collect(),
         caches: status.caches.iter().map(cache_report).collect(),
         disks: status.devices.iter().map(disk_report).collect(),
     }
@@ -87,8 +88,32 @@ fn line(status: &StackStatus, extent: forebay::block::Extent) -> String {
     let zram = || status.zrams.iter().find(|layer| layer.extent == extent).map(|layer| layer.status.mm_stat());
     let snapshot = || status.snapshots.iter().find(|layer| layer.extent == extent).map(|layer| layer.status.to_string());
     let mirror = || status.mirrors.iter().find(|layer| layer.extent == extent).map(|layer| layer.status.line());
-    let text = cache.or_else(zram).or_else(snapshot).or_else(mirror).unwrap_or_default();
+    let clone = || status.clones.iter().find(|layer| layer.extent == extent).map(|layer| layer.status.line());
+    let text = cache.or_else(zram).or_else(snapshot).or_else(mirror).or_else(clone).unwrap_or_default();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn clone_report(layer: &CloneLayer) -> CloneReport {
+    let status = &layer.status;
+    CloneReport {
+        start_sector: layer.extent.start.0,
+        metadata: layer.metadata.clone(),
+        destination: layer.destination.clone(),
+        source: layer.source.clone(),
+        region_bytes: u64::from(status.region_sectors) * 512,
+        regions: status.regions,
+        hydrated_regions: status.hydrated,
+        hydrating_regions: status.hydrating,
+        left_alone_regions: status.left_alone,
+        hydration: status.options.hydration,
+        background_regions: status.counts.in_background,
+        hole_regions: status.counts.holes,
+        batches: status.counts.batches,
+        waited_for_regions: status.counts.waited_for,
+        failed_copies: status.counts.failed,
+        commits: status.commits,
+        failed: status.mode == forebay::clone::Mode::ReadOnly,
+    }
 }
 
 fn zram_report(layer: &ZramLayer) -> ZramReport {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use forebay::ScrubReport;
 
 use super::protocol::{
-    CacheReport, CountedReport, DeviceReport, DiskReport, ExportReport, MirrorReport, ServerReport, ZramReport,
+    CacheReport, CloneReport, CountedReport, DeviceReport, DiskReport, ExportReport, MirrorReport, ServerReport, ZramReport,
 };
 use crate::figures::{bytes, count};
 
@@ -63,6 +63,7 @@ fn device_text(text: &mut String, device: &DeviceReport) {
     device.counted.iter().for_each(|counted| counted_text(text, counted));
     device.zrams.iter().for_each(|zram| zram_text(text, zram));
     device.mirrors.iter().for_each(|mirror| mirror_text(text, mirror));
+    device.clones.iter().for_each(|clone| clone_text(text, clone));
     device.caches.iter().for_each(|cache| cache_text(text, cache));
     device.disks.iter().for_each(|disk| disk_text(text, disk));
     line(text, 0, "");
@@ -181,6 +182,26 @@ pub fn scrub(report: &ScrubReport) -> String {
         line(&mut text, 1, &format!("regions {} to {}", run.start, run.end - 1));
     }
     text
+}
+
+fn clone_text(text: &mut String, clone: &CloneReport) {
+    let state = if clone.failed { ", FAILED: only what is hydrated takes writes; look at the server's log" } else { "" };
+    line(text, 1, &format!("clone of {} on {}, metadata on {}{state}", clone.source, clone.destination, clone.metadata));
+    let (hydrated, all) = (count(clone.hydrated_regions.into()), count(clone.regions.into()));
+    let going = if clone.hydration { "" } else { ", hydration is off" };
+    let under_way = count(clone.hydrating_regions.into());
+    line(
+        text,
+        2,
+        &format!("{hydrated} of {all} regions of {} hydrated, {under_way} under way{going}", bytes(clone.region_bytes)),
+    );
+    let batches = format!("{} regions by {} copies", count(clone.background_regions), count(clone.batches));
+    let waited = count(clone.waited_for_regions);
+    line(text, 2, &format!("{batches}, {} of them holes; writes waited for {waited}", count(clone.hole_regions)));
+    if clone.left_alone_regions > 0 {
+        let alone = count(clone.left_alone_regions);
+        line(text, 2, &format!("{alone} regions could not be copied: mend the device, then `forebay message enable_hydration`"));
+    }
 }
 
 fn cache_text(text: &mut String, cache: &CacheReport) {

@@ -188,7 +188,7 @@ impl Client {
                 };
             }
             Ok(Request::Message { device, word }) => match report::meant(&self.running, device.as_deref()) {
-                Ok(stack) => stack.message(&[&word]).await.map_err(|error| error.to_string()),
+                Ok(stack) => stack.message(&word.split_whitespace().collect::<Vec<_>>()).await.map_err(|error| error.to_string()),
                 Err(sentence) => Err(sentence),
             },
             Ok(Request::Suspend { device }) => match report::meant(&self.running, device.as_deref()) {

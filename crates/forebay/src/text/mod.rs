@@ -12,6 +12,7 @@
 //!   …            stats DEVICE OFFSET
 //!   …            mirror core|disk COUNT [LOG] REGION [sync|nosync] N [DEVICE OFFSET]… [COUNT FEATURE…]
 //!   …            zram [algo=NAME] [mem_limit=SIZE] [backing_dev=DEVICE] …
+//!   …            clone METADATA DESTINATION SOURCE REGION_SECTORS [COUNT FEATURE… [COUNT NAME N…]]
 //!   …            writecache s ORIGIN CACHE BLOCK_BYTES COUNT [OPTION [VALUE]]…
 //!   …            snapshot ORIGIN COW P|PO|N CHUNK [COUNT FEATURE…]
 //!   …            snapshot-origin ORIGIN
@@ -21,7 +22,7 @@
 //! The lines are those of the kernel's device mapper, with paths where it has device numbers. Starts,
 //! lengths, offsets and chunks are sectors of 512 bytes. A device is the path of a file or block
 //! device, `ram:SIZE`, `null:SIZE` or the URI of an NBD server (see [`DeviceName`]). The options of `zram` are in
-//! `forebay_target::zram::options`.
+//! `forebay_target::zram::options`, those of `clone` in `forebay_target::clone::options`.
 //!
 //! Errors: [`TextError`], one sentence that names the line and the word. Nothing is opened here.
 
@@ -31,6 +32,7 @@ use std::time::Duration;
 
 use forebay_block::{Extent, Sector, SectorCount};
 use forebay_target::cache::options::{CacheArgs, OptionError};
+use forebay_target::clone::options::{CloneArgs, OptionError as CloneOptionError};
 use forebay_target::flaky::{DownReads, DownWrites, Flakiness};
 use forebay_target::mirror::options::{MirrorArgs, OptionError as MirrorOptionError};
 use forebay_target::snapshot::options::{OptionError as SnapshotOptionError, SnapshotArgs};
@@ -63,7 +65,7 @@ enum Problem {
     TooLong(String),
     #[error(
         "the target {0:?} is not known: use linear, striped, error, delay, flakey, log-writes, stats, mirror, zram, \
-         writecache, snapshot or snapshot-origin"
+         writecache, clone, snapshot or snapshot-origin"
     )]
     Target(String),
     #[error("the {what} of {target} is missing: write `{usage}`")]
@@ -82,6 +84,8 @@ enum Problem {
     Zram(#[from] ZramOptionError),
     #[error(transparent)]
     Snapshot(#[from] SnapshotOptionError),
+    #[error(transparent)]
+    Clone(#[from] CloneOptionError),
 }
 
 /// A device and where on it something begins.
@@ -151,6 +155,17 @@ pub enum TargetText {
         options: ZramOptions,
         /// Where pages are written back to.
         backing: Option<DeviceName>,
+    },
+    /// A copy of a source that is in use while it is made.
+    Clone {
+        /// Its words.
+        args: CloneArgs,
+        /// Where it is written what was copied.
+        metadata: DeviceName,
+        /// The copy.
+        destination: DeviceName,
+        /// What is copied.
+        source: DeviceName,
     },
     /// The write cache.
     Writecache {
@@ -240,6 +255,7 @@ impl TableText {
                     | TargetText::Zram { backing: Some(_), .. }
                     | TargetText::Snapshot { .. }
                     | TargetText::SnapshotMerge { .. }
+                    | TargetText::Clone { .. }
             )
         };
         self.rows.iter().any(writes)
@@ -306,6 +322,12 @@ fn target_text<'a>(target: &str, words: impl Iterator<Item = &'a str>) -> Result
             let options = ZramOptions::parse(words.iter().copied())?;
             let backing = options.backing.as_deref().map(device_name).transpose()?;
             Ok(TargetText::Zram { options, backing })
+        }
+        "clone" => {
+            let args = CloneArgs::parse(words.iter().copied())?;
+            let (metadata, destination) = (device_name(&args.metadata)?, device_name(&args.destination)?);
+            let source = device_name(&args.source)?;
+            Ok(TargetText::Clone { args, metadata, destination, source })
         }
         "writecache" => {
             let args = CacheArgs::parse(words.iter().copied())?;
@@ -426,6 +448,7 @@ impl TargetText {
             Self::Stats(_) => "stats",
             Self::Mirror { .. } => "mirror",
             Self::Zram { .. } => "zram",
+            Self::Clone { .. } => "clone",
             Self::Writecache { .. } => "writecache",
             Self::Snapshot { .. } => "snapshot",
             Self::SnapshotOrigin(_) => "snapshot-origin",
@@ -449,6 +472,7 @@ impl TargetText {
             Self::Snapshot { origin, cow, .. } | Self::SnapshotMerge { origin, cow, .. } => vec![origin, cow],
             Self::SnapshotOrigin(device) => vec![device],
             Self::Mirror { legs, log, .. } => legs.iter().map(|leg| &leg.device).chain(log).collect(),
+            Self::Clone { metadata, destination, source, .. } => vec![metadata, destination, source],
         }
     }
 }

@@ -22,7 +22,7 @@
 
 mod journal;
 mod outcome;
-mod pace;
+pub(crate) mod pace;
 mod piece;
 mod room;
 mod run;

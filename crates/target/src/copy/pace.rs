@@ -28,7 +28,7 @@ const DELAY_MAX: Duration = Duration::from_millis(256);
 
 /// Bytes per second, as times at which slices may begin.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Bucket {
+pub(crate) struct Bucket {
     /// Bytes per second; `None` for no limit.
     rate: Option<NonZeroU64>,
     /// When all that was let through so far is paid for.
@@ -36,12 +36,12 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    pub(super) fn new(rate: Option<NonZeroU64>) -> Self {
+    pub(crate) fn new(rate: Option<NonZeroU64>) -> Self {
         Self { rate, paid: Duration::ZERO }
     }
 
     /// When a slice of `bytes` may begin that asks at `now`; counts it.
-    pub(super) fn start(&mut self, bytes: u64, now: Duration) -> Duration {
+    pub(crate) fn start(&mut self, bytes: u64, now: Duration) -> Duration {
         let Some(rate) = self.rate else { return now };
         let start = self.paid.max(now.saturating_sub(BURST));
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.get());
@@ -52,7 +52,7 @@ impl Bucket {
 
 /// Delays slices while foreground I/O takes longer than it should.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Governor {
+pub(crate) struct Governor {
     /// What foreground I/O may take; `None` for no rule.
     limit: Option<Duration>,
     /// Mean time of recent foreground I/O.
@@ -63,12 +63,12 @@ pub(super) struct Governor {
 }
 
 impl Governor {
-    pub(super) fn new(limit: Option<Duration>) -> Self {
+    pub(crate) fn new(limit: Option<Duration>) -> Self {
         Self { limit, ..Self::default() }
     }
 
     /// Foreground I/O ended at `now` and took `latency`.
-    pub(super) fn note(&mut self, latency: Duration, now: Duration) {
+    pub(crate) fn note(&mut self, latency: Duration, now: Duration) {
         self.mean = if self.is_quiet(now) { latency } else { (self.mean * 7 + latency) / 8 };
         self.heard = Some(now);
     }
@@ -78,7 +78,7 @@ impl Governor {
     }
 
     /// How long a slice that wants to begin at `now` is to wait.
-    pub(super) fn delay(&mut self, now: Duration) -> Duration {
+    pub(crate) fn delay(&mut self, now: Duration) -> Duration {
         let Some(limit) = self.limit else { return Duration::ZERO };
         if self.is_quiet(now) {
             self.delay = Duration::ZERO;

@@ -1,0 +1,178 @@
+//! A seed's world: sizes, options, faults and load, each drawn so that corners come together.
+
+use std::ops::Range;
+
+use fastrand::Rng;
+use forebay_block::{Ability, Limits};
+
+use crate::run::Load;
+use crate::world::{DiskOptions, FaultOptions, World, WorldOptions};
+
+/// Numbers of the disks.
+pub(super) const METADATA: usize = 0;
+pub(super) const DESTINATION: usize = 1;
+pub(super) const SOURCE: usize = 2;
+/// Largest clone, sectors, but for one region.
+const SECTORS_MAX: usize = 4096;
+/// Sectors of the metadata of a clone of one page.
+const METADATA_SECTORS: u64 = 32;
+
+/// What a seed is made of.
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches, each drawn for itself")]
+pub(super) struct Swarm {
+    pub(super) region_sectors: usize,
+    /// Size of the clone.
+    pub(super) sectors: usize,
+    /// The options, as words of a table line.
+    pub(super) words: String,
+    /// Where the source has holes, in order.
+    pub(super) holes: Vec<Range<usize>>,
+    /// The destination holds in the beginning what nobody may read.
+    pub(super) secrets: bool,
+    pub(super) faults: bool,
+    pub(super) load: Load,
+    disks: [DiskOptions; 3],
+    yield_always: bool,
+    early_effect: bool,
+}
+
+impl Swarm {
+    /// Draws everything.
+    pub(super) fn draw(seed: u64) -> Self {
+        let rng = &mut Rng::with_seed(seed);
+        let region = 8 << choose(rng, &[0, 0, 0, 1, 2, 3, 5]);
+        let most = 1 << rng.usize(1..10);
+        let regions = rng.usize(1..=(SECTORS_MAX / region).min(most));
+        let logical = |rng: &mut Rng| if rng.u32(0..4) == 0 { 4096 } else { 512 };
+        let (destination_logical, source_logical) = (logical(rng), logical(rng));
+        let grain = destination_logical.max(source_logical) as usize / 512;
+        // The last region is often a part of one.
+        let sectors = regions * region - if rng.bool() { rng.usize(0..region / grain) * grain } else { 0 };
+        let faults = rng.bool();
+        let size = |rng: &mut Rng, logical: u32| (sectors as u64 + rng.u64(0..64)).next_multiple_of(u64::from(logical / 512));
+        let (destination_sectors, source_sectors) = (size(rng, destination_logical), size(rng, source_logical));
+        let metadata_logical = logical(rng);
+        let metadata_sectors = METADATA_SECTORS + 8 * rng.u64(0..3);
+        let disks = [
+            disk("metadata", metadata_sectors, metadata_logical, faults, rng),
+            disk("destination", destination_sectors, destination_logical, faults, rng),
+            disk("source", source_sectors, source_logical, faults, rng),
+        ];
+        let mut load = Load::draw(rng, sectors, region, grain);
+        let secrets = rng.bool();
+        if secrets {
+            // What is trimmed shows what the destination has.
+            load.weights[4] = 0;
+        }
+        Self {
+            region_sectors: region,
+            sectors,
+            words: words(rng),
+            holes: if rng.u32(0..3) == 0 { holes(rng, sectors, source_logical as usize / 512) } else { Vec::new() },
+            secrets,
+            faults,
+            load,
+            disks,
+            yield_always: rng.bool(),
+            early_effect: rng.bool(),
+        }
+    }
+
+    /// The world of this seed.
+    pub(super) fn world(&self, seed: u64, trace: bool) -> World {
+        World::new(WorldOptions {
+            seed,
+            disks: self.disks.to_vec(),
+            yield_always: self.yield_always,
+            early_effect: self.early_effect,
+            trace,
+        })
+    }
+}
+
+fn choose<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
+    from[rng.usize(0..from.len())]
+}
+
+/// The options of the table line.
+fn words(rng: &mut Rng) -> String {
+    let mut features = Vec::new();
+    for (feature, one_in) in [("no_hydration", 4), ("no_discard_passdown", 5), ("hydrate_on_read", 3)] {
+        if rng.u32(0..one_in) == 0 {
+            features.push(feature);
+        }
+    }
+    let (threshold, batch) = (choose(rng, &[1, 1, 2, 8, 64]), choose(rng, &[1, 1, 2, 7, 64]));
+    let (rate, latency) = (choose(rng, &[0, 0, 0, 1 << 20]), choose(rng, &[0, 100, 5000]));
+    format!(
+        "{} {} 8 hydration_threshold {threshold} hydration_batch_size {batch} hydration_rate {rate} hydration_latency_us {latency}",
+        features.len(),
+        features.join(" ")
+    )
+}
+
+/// Some holes, on logical blocks of the source.
+fn holes(rng: &mut Rng, sectors: usize, grain: usize) -> Vec<Range<usize>> {
+    let mut holes = Vec::new();
+    let mut at = 0;
+    while at < sectors {
+        let start = at + rng.usize(0..=sectors / 4) / grain * grain;
+        let end = (start + rng.usize(1..=sectors.div_ceil(2)).next_multiple_of(grain)).min(sectors / grain * grain);
+        if start < end {
+            holes.push(start..end);
+        }
+        at = end.max(start + grain);
+    }
+    holes
+}
+
+fn disk(name: &'static str, sectors: u64, logical_bytes: u32, faults: bool, rng: &mut Rng) -> DiskOptions {
+    let unit = logical_bytes / 512;
+    let ability = |rng: &mut Rng| if rng.u32(0..4) == 0 { Ability::No } else { Ability::Native };
+    let limits = Limits {
+        logical_bytes,
+        physical_bytes: logical_bytes.max(choose(rng, &[512, 4096])),
+        memory_align: 512,
+        max_sectors: unit * choose(rng, &[8, 64, 256, 2048]),
+        max_segments: choose(rng, &[1, 4, 128]),
+        discard: ability(rng),
+        write_zeroes: ability(rng),
+        ..Limits::unlimited()
+    };
+    let shortest = 1 << rng.u32(10..16);
+    DiskOptions {
+        name,
+        sectors,
+        limits,
+        latency_ns: (shortest, shortest + (1 << rng.u32(10..=23))),
+        tear_bytes: choose(rng, &[512, 512, 4096]),
+        faults: if faults { fault_options(rng, sectors) } else { FaultOptions::default() },
+    }
+}
+
+fn fault_options(rng: &mut Rng, sectors: u64) -> FaultOptions {
+    let rate = |rng: &mut Rng| if rng.u32(0..3) == 0 { choose(rng, &[300, 3_000, 30_000]) } else { 0 };
+    FaultOptions {
+        read_error: rate(rng),
+        write_error: rate(rng),
+        flush_error: rate(rng),
+        discard_error: rate(rng),
+        short: rate(rng),
+        again: rate(rng),
+        stuck: rate(rng) / 30,
+        fail_at: (rng.u32(0..3) == 0).then(|| rng.u64(0..1_000)),
+        fail_from: (rng.u32(0..6) == 0).then(|| rng.u64(0..2_000)),
+        unreadable: bad_sectors(rng, sectors),
+        unwritable: bad_sectors(rng, sectors),
+    }
+}
+
+fn bad_sectors(rng: &mut Rng, sectors: u64) -> Vec<Range<u64>> {
+    let ranges = if rng.u32(0..4) == 0 { rng.usize(1..3) } else { 0 };
+    let mut range = || {
+        let start = rng.u64(0..sectors);
+        start..(start + rng.u64(1..16)).min(sectors)
+    };
+    (0..ranges).map(|_| range()).collect()
+}
