@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!   give(work) ──▶ waiting ──▶ a thread works on it, in place ──▶ done ──▶ take()
-//!                     │                                            └─ the first rings the mailbox
+//!                     │                                            └─ rings the mailbox, if asked to
 //!                     └─ take_back(): what no thread has begun
 //! ```
 //!
 //! Work is a value that its thread owns meanwhile: nothing is shared. Nothing here blocks the
 //! reactor's thread but the lock around the two lists, which is held to move a value in or out.
 //!
-//! 1. A message comes into the mailbox after work was done that nobody had taken until then. Whoever
-//!    takes all that is done after each message misses nothing.
+//! 1. A message comes into the mailbox when work is done after [`Crew::ring_next`], and at no other
+//!    time: who has enough to do looks now and then, and is not roused.
 //! 2. Dropping a crew waits for the work that has begun, and drops the rest.
 
 use std::collections::VecDeque;
@@ -29,6 +29,8 @@ struct Line<W> {
     done: Vec<W>,
     /// Threads that sleep.
     idle: usize,
+    /// What is done next rings.
+    ring: bool,
     closing: bool,
 }
 
@@ -48,7 +50,7 @@ impl<W> Shared<W> {
         let mut line = self.line();
         if let Some(done) = done {
             line.done.push(done);
-            if line.done.len() == 1 {
+            if std::mem::take(&mut line.ring) {
                 drop(line);
                 // A full mailbox has a message that was not heard yet, which is as good.
                 let _ = post.post(());
@@ -77,7 +79,7 @@ pub struct Crew<W> {
 
 impl<W: Send + 'static> Crew<W> {
     /// Starts `count` threads that are called `name`; `hand` makes what each of them works with. Messages
-    /// come into the mailbox as work is done.
+    /// come into the mailbox as [`Crew::ring_next`] asks for them.
     ///
     /// # Errors
     /// When the system gives no thread or no descriptor.
@@ -86,7 +88,7 @@ impl<W: Send + 'static> Crew<W> {
         H: FnMut(&mut W) + Send + 'static,
     {
         let (post, mailbox) = Mailbox::new(reactor, 1)?;
-        let line = Line { waiting: VecDeque::new(), done: Vec::new(), idle: 0, closing: false };
+        let line = Line { waiting: VecDeque::new(), done: Vec::new(), idle: 0, ring: false, closing: false };
         let shared = Arc::new(Shared { line: Mutex::new(line), filled: Condvar::new() });
         let mut crew = Self { shared: Arc::clone(&shared), threads: Vec::with_capacity(count) };
         for _ in 0..count {
@@ -124,6 +126,14 @@ impl<W: Send + 'static> Crew<W> {
     #[must_use]
     pub fn take(&self) -> Option<W> {
         self.shared.line().done.pop()
+    }
+
+    /// Has the work that is done next ring. False when something is done already: nothing rings then.
+    #[must_use]
+    pub fn ring_next(&self) -> bool {
+        let mut line = self.shared.line();
+        line.ring = line.done.is_empty();
+        line.ring
     }
 
     /// Work that was given last and that no thread has begun.
@@ -165,7 +175,9 @@ mod tests {
             (0..1000).for_each(|number| crew.give((number, None)));
             let mut sums = Vec::new();
             while sums.len() < 1000 {
-                reactor.run(mailbox.receive()).unwrap().unwrap();
+                if crew.ring_next() {
+                    reactor.run(mailbox.receive()).unwrap().unwrap();
+                }
                 sums.extend(std::iter::from_fn(|| crew.take()));
             }
             let here = std::thread::current().id();

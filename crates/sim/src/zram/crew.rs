@@ -73,6 +73,10 @@ impl Packers for SimPackers {
         self.line.borrow_mut().waiting.pop_back()
     }
 
+    fn will_tell(&self) -> bool {
+        self.line.borrow().done.is_empty()
+    }
+
     fn came_back(&self) -> Rc<Event> {
         Rc::clone(&self.came_back)
     }

@@ -44,7 +44,10 @@ pub trait Packers {
     /// A parcel that nobody has begun to pack.
     fn take_back(&self) -> Option<Parcel>;
 
-    /// What is raised after parcels came back.
+    /// Whether nothing came back so far. Only then what comes next raises the event.
+    fn will_tell(&self) -> bool;
+
+    /// What is raised when a parcel came back, where that was asked for.
     fn came_back(&self) -> Rc<Event>;
 }
 

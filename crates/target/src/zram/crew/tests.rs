@@ -52,6 +52,9 @@ impl Packers for Told {
     fn take_back(&self) -> Option<Parcel> {
         self.waiting.borrow_mut().pop()
     }
+    fn will_tell(&self) -> bool {
+        self.done.borrow().is_empty()
+    }
     fn came_back(&self) -> Rc<Event> {
         Rc::clone(&self.came_back)
     }

@@ -82,6 +82,10 @@ impl Packers for PackerThreads {
         self.crew()?.take_back()
     }
 
+    fn will_tell(&self) -> bool {
+        self.crew().is_some_and(Crew::ring_next)
+    }
+
     fn came_back(&self) -> Rc<Event> {
         Rc::clone(&self.came_back)
     }

@@ -182,7 +182,8 @@ impl Zram {
             }
             match wide.packers.take_back() {
                 Some(parcel) => self.unwrap(wide, parcel),
-                None => wide.came_back.after(seen, None).await,
+                None if wide.packers.will_tell() => wide.came_back.after(seen, None).await,
+                None => {}
             }
         }
     }
