@@ -139,6 +139,31 @@ fn idle_pages_are_written_to_a_file_and_read_again_within_an_exact_limit() {
 }
 
 #[test]
+fn packed_pages_take_fewer_blocks_and_come_back_into_memory_when_they_are_read() {
+    let scratch = Scratch::new();
+    let file = scratch.sparse("backing", 64 * MIB);
+    let server = serve(&scratch, 32, &format!("backing_dev={file} packed=yes promote=yes"));
+    let mut rng = fastrand::Rng::with_seed(14);
+    let page = |rng: &mut fastrand::Rng| (0..4096).map(|at| if at < 1638 { rng.u8(..) } else { 0 }).collect::<Vec<u8>>();
+    let image: Vec<u8> = (0..1024).flat_map(|_| page(&mut rng)).collect();
+    let mut client = Client::connect(server.uri()).expect("the server is there");
+    for (at, part) in (0..).zip(image.chunks(1 << 20)) {
+        client.write(at * MIB, part, 0).expect("the disk takes it");
+    }
+    assert_eq!(attribute(&scratch, &["set", "disk", "idle", "all"]).code, 0);
+    assert_eq!(attribute(&scratch, &["set", "disk", "writeback", "idle"]).code, 0);
+    let away = status(&scratch);
+    assert_eq!((&away["backing_left"], &away["used_bytes"]), (&1024.into(), &0.into()), "{away}");
+    assert!(away["backing_writes"].as_u64().is_some_and(|blocks| blocks <= 512), "half of the bytes at most: {away}");
+    for (at, part) in (0..).zip(image.chunks(1 << 20)) {
+        assert!(client.read(at * MIB, 1 << 20).expect("the disk is readable") == part);
+    }
+    let back = status(&scratch);
+    assert_eq!((&back["backing_promoted"], &back["backing_blocks"]), (&1024.into(), &0.into()), "{back}");
+    server.stop();
+}
+
+#[test]
 fn a_tarball_comes_back_through_ext4_and_the_backing_file() {
     require(&["nbdfuse", "fusermount3", "losetup", "mkfs.ext4", "tar"]);
     require_root();

@@ -104,7 +104,8 @@ impl Zram {
         let _running = Running(self, backing);
         let mut walk = Walk::new(selection);
         let limit = if backing.limited.get() { backing.limit.get() } else { u64::MAX };
-        let most = limit.min(budget.unwrap_or(u64::MAX));
+        let mut left = budget.unwrap_or(u64::MAX);
+        let most = limit.min(left);
         if most < u64::MAX {
             let pages = self.pages.borrow();
             let costs: &dyn Fn(usize) -> usize =
@@ -119,7 +120,7 @@ impl Zram {
             if self.closed.get() {
                 break;
             }
-            match self.gather(backing, &mut walk) {
+            match self.gather(backing, &mut walk, &mut left) {
                 Ok(Some(batch)) => self.start(backing, batch),
                 Ok(None) => break,
                 Err(WritebackError::NoSpace) if backing.discarding.get() => {
@@ -159,14 +160,19 @@ impl Zram {
         self.batches.get().expect("jobs are made with the disk").start((this, batch));
     }
 
-    /// The next pages to leave, with the blocks that they go to.
-    fn gather(&self, backing: &Backing, walk: &mut Walk) -> Result<Option<Batch>, WritebackError> {
+    /// The next pages to leave, with the blocks that they go to, at most `left`, which are counted down.
+    fn gather(&self, backing: &Backing, walk: &mut Walk, left: &mut u64) -> Result<Option<Batch>, WritebackError> {
         let mut pages = self.pages.borrow_mut();
         let Some(first) = walk.next(&pages.table) else { return Ok(None) };
         walk.put_back(first);
         let wanted = if backing.limited.get() { backing.range_pages.min(backing.limit.get()) } else { backing.range_pages };
         if wanted == 0 {
             return Err(WritebackError::Limit);
+        }
+        // Packed objects may need a few blocks more than their bytes.
+        let wanted = wanted.min(*left);
+        if wanted == 0 {
+            return Ok(None);
         }
         let run = blocks_of(&mut pages).take(wanted).ok_or(WritebackError::NoSpace)?;
         backing.ahead.borrow_mut().forget(run);
@@ -180,6 +186,7 @@ impl Zram {
         if used == 0 {
             return Ok(None);
         }
+        *left -= used;
         if backing.limited.get() {
             backing.limit.set(backing.limit.get() - used);
         }

@@ -233,3 +233,21 @@ fn a_limited_budget_frees_as_much_memory_as_any_choice_of_pages() {
         }
     }
 }
+
+#[test]
+fn rules_never_write_more_blocks_than_their_rate_however_objects_fall() {
+    for range in [1, 3, 256] {
+        let rules = Rules { idle_after_s: Some(1), rate_bytes: Some(8 * 4096), ..Rules::default() };
+        let options = BackingOptions { range_pages: Some(range), packed: true, rules, ..BackingOptions::default() };
+        let rig = Rig::of(256, 400, 0, options);
+        (0..100).for_each(|page| rig.put(page, &partly(page, 3000)));
+        let after = |millis| rig.reactor.run(rig.reactor.sleep(std::time::Duration::from_millis(millis))).unwrap();
+        after(1_500);
+        assert_eq!(rig.bd_stat()[2], 8, "in blocks of {range}");
+        after(1_000);
+        assert_eq!(rig.bd_stat()[2], 16, "in blocks of {range}");
+        after(30_000);
+        assert_eq!((rig.zram.status().backing_left, rig.zram.status().used_bytes), (100, 0));
+        (0..100).for_each(|page| assert!(rig.page(page).unwrap() == partly(page, 3000)));
+    }
+}
