@@ -1,10 +1,44 @@
-//! NBD servers as devices of a stack.
+//! NBD servers as devices of a stack: our own, nbdkit and qemu-nbd, healthy, failing, slow, and killed.
 #![forbid(unsafe_code)]
 
+use forebay_tests::nbd::Client;
+use forebay_tests::server::{binary, forebay};
 use forebay_tests::{Scratch, Server, require, run};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
+
+/// A server of another project, killed with its test.
+struct Foreign(Child);
+
+impl Foreign {
+    /// Starts it and waits until somebody answers at its socket.
+    fn start(words: &[&str], socket: &str) -> Self {
+        // Built now, since that may take longer than the other server lives.
+        let _built = binary();
+        let child = run::limited(120, words).stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("it is installed");
+        let server = Self(child);
+        run::wait_for("the server", Duration::from_secs(20), || UnixStream::connect(socket).ok());
+        server
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        // `timeout` passes the signal on and ends with its child.
+        let id = self.0.id().to_string();
+        let _ = Command::new("kill").args(["-TERM", &id]).status();
+        let _ = self.0.wait();
+    }
+}
+
+/// The URI of the default export at `socket`.
+fn uri(socket: &str) -> String {
+    format!("nbd+unix:///?socket={socket}")
+}
 
 /// Serves `table` at `name.sock`.
 fn serve(scratch: &Scratch, name: &str, table: &str) -> Server {
@@ -31,7 +65,171 @@ fn a_write_cache_stands_on_an_origin_far_away() {
     let near = serve(&scratch, "near", &format!("0 {} writecache s {} {fast} 4096 0", 32 * MIB / 512, far.uri()));
     copy_there_and_back(&scratch, near.uri(), 32 * MIB);
     near.stop();
+    // What is still in the cache goes home without a server in between.
+    let ended = forebay(&["cache", "flush", &fast, far.uri()]);
+    assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
+    let there = run::ok(60, &["cmp", &scratch.file("image"), &image]);
+    assert_eq!(there, "");
     let text = far.stderr();
     assert!(!text.contains("hung up on"), "the client keeps to the protocol: {text}");
+    far.stop();
+}
+
+#[test]
+fn servers_of_other_projects_are_devices() {
+    require(&["nbdkit", "qemu-nbd", "nbdcopy"]);
+    let scratch = Scratch::new();
+    let (kit, qemu) = (scratch.file("kit.sock"), scratch.file("qemu.sock"));
+    let image = scratch.sparse("qemu.img", 8 * MIB);
+    let _kit = Foreign::start(&["nbdkit", "-f", "-U", &kit, "memory", "8M"], &kit);
+    let _qemu = Foreign::start(&["qemu-nbd", "-t", "-f", "raw", "-e", "8", "-k", &qemu, &image], &qemu);
+    let sectors = 8 * MIB / 512;
+    let table = format!("0 {sectors} linear {} 0; {sectors} {sectors} linear {} 0", uri(&kit), uri(&qemu));
+    let near = serve(&scratch, "near", &table);
+    copy_there_and_back(&scratch, near.uri(), 16 * MIB);
+    near.stop();
+    // What is on the one is the second half of what was copied.
+    let half = run::ok(20, &["sh", "-c", &format!("tail -c {} {} | cmp - {image} && echo same", 8 * MIB, scratch.file("image"))]);
+    assert_eq!(half.trim(), "same");
+}
+
+#[test]
+fn errors_of_a_server_are_those_of_its_clients_and_only_while_they_last() {
+    require(&["nbdkit"]);
+    let scratch = Scratch::new();
+    let (socket, errors) = (scratch.file("kit.sock"), scratch.file("errors"));
+    let file = format!("error-file={errors}");
+    let filter = ["error=ENOSPC", "error-rate=100%", &file];
+    let mut words = vec!["nbdkit", "-f", "-U", &socket, "--filter=error", "memory", "8M"];
+    words.extend(filter);
+    let _kit = Foreign::start(&words, &socket);
+    let near = serve(&scratch, "near", &format!("0 {} linear {} 0", 8 * MIB / 512, uri(&socket)));
+    let mut client = Client::connect(near.uri()).expect("it serves");
+    let bytes = [7; 4096];
+    client.write(0, &bytes, 0).expect("there are no errors yet");
+    std::fs::write(&errors, "").expect("the folder is writable");
+    let error = client.write(4096, &bytes, 0).expect_err("the server fails it");
+    assert!(error.to_string().contains("28"), "no space: {error}");
+    client.read(0, 4096).expect_err("the server fails it");
+    std::fs::remove_file(&errors).expect("it is there");
+    assert_eq!(client.read(0, 4096).expect("it is over"), bytes);
+    client.write(4096, &bytes, 0).expect("it is over");
+    client.flush().expect("it is over");
+    near.stop();
+}
+
+#[test]
+fn a_slow_server_has_many_requests_at_work() {
+    require(&["nbdkit", "fio"]);
+    let scratch = Scratch::new();
+    let socket = scratch.file("kit.sock");
+    let _kit =
+        Foreign::start(&["nbdkit", "-f", "-U", &socket, "--filter=delay", "memory", "8M", "rdelay=20ms", "wdelay=20ms"], &socket);
+    let near = serve(&scratch, "near", &format!("0 {} linear {} 0", 8 * MIB / 512, uri(&socket)));
+    fio(&scratch, near.uri(), "--rw=randwrite --bs=4k --iodepth=32 --size=1m --verify=crc32c --verify_fatal=1 --do_verify=1");
+    near.stop();
+}
+
+/// Runs fio's NBD engine against `uri`; it must find no error.
+fn fio(scratch: &Scratch, uri: &str, job: &str) {
+    let folder = scratch.path().display();
+    let script = format!(
+        "cd {folder} && fio --name=job --ioengine=nbd --uri='{uri}' --output=fio.txt {job} || {{ cat fio.txt; exit 1; }}"
+    );
+    run::shell(100, &script);
+}
+
+#[test]
+fn what_was_acknowledged_survives_kills_of_the_server_in_the_middle() {
+    require(&["fio"]);
+    let scratch = Scratch::new();
+    let image = scratch.sparse("far.img", 64 * MIB);
+    let table = format!("0 {} linear {image} 0", 64 * MIB / 512);
+    let far = serve(&scratch, "far", &table);
+    let near = serve(&scratch, "near", &format!("0 {} linear {} 0", 64 * MIB / 512, far.uri()));
+    // fio checks what it has written while it writes on, and everything at the end.
+    let job = "--rw=randwrite --bs=4k-64k --bs_unaligned=0 --iodepth=16 --size=64m --io_size=48m --rate=12m --verify=crc32c \
+               --verify_backlog=128 --verify_fatal=1";
+    let far = std::thread::scope(|scope| {
+        let mut far = far;
+        let load = scope.spawn(|| fio(&scratch, near.uri(), job));
+        for _ in 0..3 {
+            run::pause(Duration::from_millis(700));
+            far.kill();
+            run::pause(Duration::from_millis(100));
+            far = serve(&scratch, "far", &table);
+        }
+        load.join().expect("fio reads what it wrote");
+        far
+    });
+    let text = near.stderr();
+    assert!(text.matches("connecting again").count() >= 2, "the server was lost while it was used: {text}");
+    // Nobody knows whether the killed server had made everything durable: the next flush says so, once.
+    let mut client = Client::connect(near.uri()).expect("it serves");
+    client.flush().expect_err("what was acknowledged before the kill may be lost");
+    client.flush().expect("that was told");
+    near.stop();
+    far.stop();
+}
+
+#[test]
+fn a_server_that_cannot_be_used_is_told_in_one_sentence() {
+    let scratch = Scratch::new();
+    let socket = scratch.file("nothing.sock");
+    let export = format!("nbd+unix:///?socket={}", scratch.file("near.sock"));
+    for (device, said) in [
+        (uri(&socket), "cannot be reached: No such file or directory"),
+        ("nbd://127.0.0.1:1/x".to_owned(), "cannot be reached: Connection refused"),
+        ("nbds://localhost/x".to_owned(), "TLS is not supported"),
+        ("nbd://localhost/x?y=1".to_owned(), "the parameter \"y\" is not known"),
+    ] {
+        let table = format!("0 2048 linear {device} 0");
+        let ended = forebay(&["serve", "--table", &table, "--export", &export]);
+        assert_ne!(ended.code, 0);
+        assert!(ended.stderr.contains("table line 1: ") && ended.stderr.contains(said), "{device}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn copies_go_to_servers_and_come_from_them() {
+    let scratch = Scratch::new();
+    let mut content = vec![0; 3 << 20];
+    fastrand::Rng::with_seed(5).fill(&mut content[1 << 20..2 << 20]);
+    let (image, back, far_image) = (scratch.write("image", &content), scratch.file("back"), scratch.sparse("far.img", 3 * MIB));
+    let far = serve(&scratch, "far", &format!("0 {} linear {far_image} 0", 3 * MIB / 512));
+    for words in
+        [["copy", &image, far.uri()], ["compare", &image, far.uri()], ["copy", far.uri(), &back], ["compare", &back, &image]]
+    {
+        let ended = forebay(&words);
+        assert_eq!(ended.code, 0, "{words:?}: {}{}", ended.stdout, ended.stderr);
+    }
+    std::fs::write(&image, vec![1; 3 << 20]).expect("the folder is writable");
+    assert_eq!(forebay(&["compare", &image, far.uri()]).code, 1, "they differ now");
+    assert_eq!(forebay(&["copy", &image, &format!("{}x", far.uri())]).code, 1, "there is no such server");
+    far.stop();
+}
+
+#[test]
+fn pages_of_a_compressed_disk_go_far_away_and_come_back() {
+    let scratch = Scratch::new();
+    let image = scratch.sparse("far.img", 8 * MIB);
+    let far = serve(&scratch, "far", &format!("0 {} linear {image} 0", 8 * MIB / 512));
+    let (export, control) = (format!("nbd+unix:///disk?socket={}", scratch.file("disk.sock")), scratch.file("control.sock"));
+    let table = format!("0 {} zram backing_dev={}", 4 * MIB / 512, far.uri());
+    let disk = Server::start(&scratch.file("disk"), 1, &["--table", &table, "--export", &export, "--control", &control]);
+    let mut content = vec![0; 1 << 20];
+    fastrand::Rng::with_seed(9).fill(&mut content);
+    let mut client = Client::connect(disk.uri()).expect("it serves");
+    client.write(0, &content, 0).expect("it is healthy");
+    for words in [["idle", "all"], ["writeback", "idle"]] {
+        let mut all = vec!["zram", "set", "--control", &control, "disk"];
+        all.extend(words);
+        let ended = forebay(&all);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+    }
+    let far_data = std::fs::read(&image).expect("it is there");
+    assert!(far_data.iter().filter(|byte| **byte != 0).count() > 900_000, "random pages are kept far away");
+    assert!(client.read(0, 1 << 20).expect("it is healthy") == content);
+    disk.stop();
     far.stop();
 }

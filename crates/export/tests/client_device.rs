@@ -14,7 +14,7 @@ use forebay_block::{
     Ability, Bio, Extent, Flags, HeapMemory, Op, Sector, SectorCount, Segments, Status, Target, allocation, call,
 };
 use forebay_device::{NbdDevice, NbdOptions, RamDevice};
-use forebay_export::serve::Offer;
+use forebay_export::serve::{Listen, Offer};
 use forebay_reactor::{BufferPool, Reactor};
 
 const MIB: usize = 1 << 20;
@@ -138,6 +138,21 @@ fn many_jobs_at_once_read_what_they_wrote() {
 }
 
 #[test]
+fn servers_are_reached_over_tcp_by_address_and_by_name() {
+    for engine in [Engine::Uring, Engine::Threads] {
+        let bed = ram(engine, 4 * MIB);
+        let address = "127.0.0.1:0".parse().unwrap();
+        let uri =
+            bed.ask(move |_, _, server| server.listen(Listen::Tcp { address, beyond_loopback: false }).unwrap()).to_string();
+        for (half, uri) in [uri.clone(), uri.replace("127.0.0.1", "localhost")].into_iter().enumerate() {
+            with_device(engine, &uri, patient(), async |reactor, device| {
+                at_once(reactor, (half * 2..half * 2 + 2).map(|at| job(Rc::clone(device), at * MIB..(at + 1) * MIB, 1))).await;
+            });
+        }
+    }
+}
+
+#[test]
 fn what_the_server_offers_becomes_limits_and_abilities() {
     let (bed, _) = memory(Engine::Uring, 8 * MIB, |_, memory| {
         memory.limits.logical_bytes = 4096;
@@ -204,4 +219,54 @@ fn holes_of_the_server_are_holes_here() {
             assert_eq!(found, wanted);
         });
     }
+}
+
+#[test]
+fn several_connections_share_the_work() {
+    for engine in Engine::ALL {
+        let bed = ram(engine, 4 * MIB);
+        with_device(engine, &bed.uri, patient(), async |reactor, device| {
+            while device.connections() < 4 {
+                reactor.sleep(Duration::from_millis(1)).await;
+            }
+            let calls: Vec<_> = (0..32).map(|at| call(&**device, write(at * 65536, &[3; 4096]))).collect();
+            for call in calls {
+                assert_eq!(call.await.status(), Status::Ok);
+            }
+            assert_eq!(bed.counts(0).connections, 4);
+            assert_eq!(call(&**device, Bio::flush()).await.status(), Status::Ok);
+        });
+        bed.until_left(0);
+    }
+}
+
+#[test]
+fn one_connection_is_made_where_one_is_asked_for() {
+    let bed = ram(Engine::Uring, MIB);
+    let options = NbdOptions { connections: 1, ..patient() };
+    with_device(Engine::Uring, &bed.uri, options, async |reactor, device| {
+        for at in 0..50 {
+            assert_eq!(call(&**device, write(at * 4096, &[1; 512])).await.status(), Status::Ok);
+            reactor.sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!((device.connections(), bed.counts(0).connections), (1, 1));
+    });
+}
+
+#[test]
+fn large_reads_are_received_where_they_belong_and_small_ones_share_calls() {
+    let bed = ram(Engine::Uring, 8 * MIB);
+    let options = NbdOptions { connections: 1, ..patient() };
+    with_device(Engine::Uring, &bed.uri, options, async |_, device| {
+        let copied = forebay_block::bvec::copied().bytes;
+        let calls: Vec<_> = (0..8)
+            .map(|at| call(&**device, Bio::read(Sector(at * 2048), payload(MIB), 0, u32::try_from(MIB).unwrap())))
+            .collect();
+        for call in calls {
+            assert_eq!(call.await.status(), Status::Ok);
+        }
+        let copied = forebay_block::bvec::copied().bytes - copied;
+        // What the first call was offered before anything was asked, and some heads with what follows them.
+        assert!(copied <= (36 << 10) + 16 * 4096, "{copied} bytes of {} were copied", 8 * MIB);
+    });
 }

@@ -108,7 +108,7 @@ pub struct MirrorLayer {
 pub struct DeviceLayer {
     /// As the table names it.
     pub name: String,
-    /// `file`, `ram` or `null`.
+    /// `file`, `nbd`, `ram` or `null`.
     pub kind: &'static str,
     /// Its size.
     pub sectors: SectorCount,

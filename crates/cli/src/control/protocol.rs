@@ -399,7 +399,7 @@ pub struct MirrorLegReport {
 pub struct DiskReport {
     /// As the table names it.
     pub name: String,
-    /// `file`, `ram` or `null`.
+    /// `file`, `nbd`, `ram` or `null`.
     pub kind: String,
     /// Its size.
     pub size_bytes: u64,

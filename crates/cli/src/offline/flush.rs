@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use forebay::block::{SectorCount, Target};
 use forebay::cache::options::{CacheArgs, CacheOptions};
-use forebay::{DeviceName, Devices, DrainProgress, FileOptions, Stack, TableText};
+use forebay::{BufferPool, DeviceError, DeviceName, Devices, DrainProgress, FileOptions, Reactor, Stack, TableText};
 
 use super::media::{Found, look, not_a_cache};
 use super::{LOCK_WAIT, open, run, side};
@@ -26,12 +26,12 @@ pub fn flush(flags: &FlushFlags) -> Outcome {
     // What is only looked at is closed again before it is opened for writing.
     let mut table = None;
     run(async |reactor, pool| {
-        let origin = open(reactor, &flags.origin).map_err(|error| Failure::of(&error))?;
+        let origin = Box::pin(origin_sectors(reactor, pool, &flags.origin)).await?;
         let name = flags.place.cache.display();
         match look(reactor, pool, &flags.place.cache, flags.place.start_sector).await? {
             Found::Fresh => {}
             Found::Damaged(error) => return Err(not_a_cache(&name, &error)),
-            Found::Cache(cache) => table = Some(table_of(flags, cache.geometry.block_bytes(), origin.sectors())?),
+            Found::Cache(cache) => table = Some(table_of(flags, cache.geometry.block_bytes(), origin)?),
         }
         Ok(ExitCode::SUCCESS)
     })?;
@@ -50,6 +50,17 @@ pub fn flush(flags: &FlushFlags) -> Outcome {
     })
 }
 
+/// Size of an origin: a path, or an NBD server.
+async fn origin_sectors(reactor: &Reactor, pool: &BufferPool, origin: &Path) -> Result<SectorCount, Failure> {
+    let failed = |error: DeviceError| Failure::of(&error);
+    let Some(name @ DeviceName::Nbd(_)) = origin.to_str().and_then(DeviceName::parse) else {
+        return Ok(open(reactor, origin).map_err(failed)?.sectors());
+    };
+    let devices = Devices::new(reactor, FileOptions::default());
+    devices.connect(pool, &name, true).await.map_err(failed)?;
+    Ok(devices.target(&name, true).map_err(failed)?.sectors())
+}
+
 /// The table of the cached device: the whole origin, in whole blocks.
 fn table_of(flags: &FlushFlags, block_bytes: u32, origin: SectorCount) -> Result<TableText, Failure> {
     let side = side::path(&flags.place).map(|path| utf8(&path).map(str::to_owned)).transpose()?;
@@ -66,10 +77,10 @@ fn line(sectors: u64, args: &CacheArgs) -> String {
     format!("0 {sectors} writecache {}", args.to_table().replace(';', "\\;").replace('#', "\\#"))
 }
 
-/// A path as a word of a table.
+/// A path, or the URI of a server, as a word of a table.
 fn word(path: &Path) -> Result<String, Failure> {
     let text = utf8(path)?;
-    let plain = matches!(DeviceName::parse(text), Some(DeviceName::File(_)));
+    let plain = matches!(DeviceName::parse(text), Some(DeviceName::File(_) | DeviceName::Nbd(_)));
     // Words like ram:1M mean something else in a table.
     let front = if plain { "" } else { "./" };
     Ok(format!("{front}{text}"))

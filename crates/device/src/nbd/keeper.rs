@@ -44,8 +44,11 @@ const LOOKS: u32 = 4;
 pub(super) async fn keep(remote: Rc<Remote>, first: Dialled) {
     let mut dialled = Some(first);
     loop {
-        if let Some(dialled) = dialled.take() {
-            bring_up(&remote, dialled);
+        if let Some(dialled) = dialled.take()
+            && !bring_up(&remote, dialled)
+            && let Some(reactor) = remote.reactor()
+        {
+            sleep(&remote, &reactor, PAUSE_MAX).await;
         }
         watch(&remote).await;
         let why = tear_down(&remote).await;
@@ -59,10 +62,11 @@ pub(super) async fn keep(remote: Rc<Remote>, first: Dialled) {
     }
 }
 
-/// Starts to use a first connection, and has more of them made where the server takes several.
-fn bring_up(remote: &Rc<Remote>, dialled: Dialled) {
-    let Some(reactor) = remote.reactor() else { return };
-    let Some(link) = Link::start(remote, &reactor, dialled) else { return };
+/// Starts to use a first connection, and has more of them made where the server takes several. False when
+/// the reactor has too much to do for that.
+fn bring_up(remote: &Rc<Remote>, dialled: Dialled) -> bool {
+    let Some(reactor) = remote.reactor() else { return false };
+    let Some(link) = Link::start(remote, &reactor, dialled) else { return false };
     remote.links.borrow_mut().push(Rc::clone(&link));
     remote.standing.set(Standing::Up);
     remote.send_waiting();
@@ -70,6 +74,7 @@ fn bring_up(remote: &Rc<Remote>, dialled: Dialled) {
         // Without them the device works as well.
         let _ = reactor.spawn(join(Rc::clone(remote), link));
     }
+    true
 }
 
 /// Makes further connections while the first one is up. A server that takes no more is left at that.

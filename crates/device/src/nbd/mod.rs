@@ -120,6 +120,12 @@ impl NbdDevice {
         self.id
     }
 
+    /// Where the server is, and which of its exports this is.
+    #[must_use]
+    pub fn uri(&self) -> &Uri {
+        &self.remote.uri
+    }
+
     /// Connections there are now; none while the server is away.
     #[must_use]
     pub fn connections(&self) -> usize {

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub mod client;
+pub mod script;
 pub mod targets;
 
 use std::path::PathBuf;

@@ -37,6 +37,11 @@ impl Covered {
         true
     }
 
+    /// Forgets everything, and keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
     /// Whether all of `0..bytes` is there.
     pub(super) fn is_all(&self, bytes: u32) -> bool {
         self.0 == [(0, bytes)]

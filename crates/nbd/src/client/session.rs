@@ -156,6 +156,8 @@ pub struct Session {
     allocation: Option<u32>,
     slots: Vec<Option<Pending>>,
     free: Vec<usize>,
+    /// Used again by the next reads.
+    spare: Vec<Covered>,
     issued: u32,
     expected: Expected,
 }
@@ -164,8 +166,15 @@ impl Session {
     /// No requests yet, on a connection that entered an export.
     #[must_use]
     pub fn new(entered: &Entered) -> Self {
-        let (slots, free) = (Vec::new(), Vec::new());
-        Self { framing: entered.framing, allocation: entered.allocation, slots, free, issued: 0, expected: Expected::Head }
+        Self {
+            framing: entered.framing,
+            allocation: entered.allocation,
+            slots: Vec::new(),
+            free: Vec::new(),
+            spare: Vec::new(),
+            issued: 0,
+            expected: Expected::Head,
+        }
     }
 
     /// Appends the header of a request to `out`, behind which the payload of a write follows. Returns
@@ -192,7 +201,8 @@ impl Session {
         } else {
             out.put_u32(u32::try_from(length).expect("compact requests are cut to 32 bits"));
         }
-        let pending = Pending { cookie, ask, offset, length, covered: Covered::default(), error: None, extents: Vec::new() };
+        let covered = self.spare.pop().unwrap_or_default();
+        let pending = Pending { cookie, ask, offset, length, covered, error: None, extents: Vec::new() };
         *self.slots.get_mut(slot).expect("a free slot is there") = Some(pending);
         slot
     }
@@ -274,9 +284,11 @@ impl Session {
 
     /// A request has its last part.
     fn end(&mut self, slot: usize) -> Result<Ended, Violation> {
-        let pending = self.slots.get_mut(slot).and_then(Option::take).ok_or(Violation::Cookie)?;
+        let mut pending = self.slots.get_mut(slot).and_then(Option::take).ok_or(Violation::Cookie)?;
         self.free.push(slot);
         let whole = u32::try_from(pending.length).is_ok_and(|length| pending.covered.is_all(length));
+        pending.covered.clear();
+        self.spare.push(pending.covered);
         if pending.ask == Ask::Read && pending.error.is_none() && !whole {
             return Err(Violation::Missing);
         }

@@ -23,6 +23,11 @@ const INPUT_BYTES: usize = 256 << 10;
 /// How much of the input a receive call is offered while large reads are in flight, bytes: enough for the
 /// heads of what follows, so that little of a large payload is copied.
 const HEADS_BYTES: usize = 4 << 10;
+/// How much it is offered while next to nothing is in flight, bytes: a few small replies, since the next
+/// request may be a large read.
+const IDLE_BYTES: usize = 36 << 10;
+/// Requests in flight from which on replies come in many at a time.
+const MANY: usize = 8;
 
 /// The receiving task of a connection.
 pub(super) struct Receiver {
@@ -107,7 +112,11 @@ impl Receiver {
             self.link.with(payload.slot, |work| work.slice(payload.skip, payload.bytes, &mut self.parts));
         }
         let all = self.input.segments().bytes() as usize;
-        let most = if self.link.large.get() > 0 { HEADS_BYTES.max(self.needed) } else { all };
+        let most = match (self.link.large.get(), self.link.flying.get()) {
+            (0, MANY..) => all,
+            (0, _) => IDLE_BYTES,
+            _ => HEADS_BYTES.max(self.needed),
+        };
         self.parts.push(part(&self.input, self.end, all.min(self.end + most)));
         let Some(reactor) = self.remote.reactor() else { return false };
         let step = reactor.receive(&self.link.socket, std::mem::take(&mut self.parts));
