@@ -3,6 +3,7 @@
 use forebay_tests::nbd::{Client, command};
 use forebay_tests::server::forebay;
 use forebay_tests::{Scratch, Server, require_root, run};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::{MIB, attribute, serve, status};
@@ -58,9 +59,13 @@ fn a_disk_with_an_image_loses_nothing_when_its_server_is_restarted() {
     assert!(read(&server, 12) == first);
     write(&server, &second);
     server.stop();
+    // A disk that nobody changed is not saved again: the file is the same one, not only the same bytes.
+    let file = || std::fs::metadata(&image).expect("the image is there").ino();
+    let before = file();
     let server = serve(&scratch, 16, &format!("algo=zstd image={image}"));
     assert!(read(&server, 12) == [&second[..], &first[second.len()..]].concat());
     server.stop();
+    assert_eq!(file(), before);
 }
 
 #[test]
