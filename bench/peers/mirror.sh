@@ -8,8 +8,8 @@
 #
 # The kernel is Linux 6.1 in user-mode-linux, its legs are brd, its log is in memory, its resync is not throttled; the clock
 # runs from the making of the device until its status says that all regions are in sync, looked at every 10 ms. forebay
-# does the same in its own process over memory (the example mirror_resync), with the limit beside it: a plain copy of one leg
-# to the other by 1 MiB requests. All memory is touched before.
+# does the same in its own process over memory (the example mirror_resync), with a plain copy of one leg to the other by 1 MiB
+# requests beside it. All memory is touched before.
 # Needs: user-mode-linux dmsetup gcc python3, and cargo. Installs the packages when it runs as root on Debian.
 set -euo pipefail
 pairs=5 mib=256 json=
@@ -52,7 +52,7 @@ for pair in $(seq "$pairs"); do
 import json, sys
 for line in sys.stdin:
     row = json.loads(line)
-    for who, field in (("forebay", "resync_mib_s"), ("a plain copy", "limit_mib_s")):
+    for who, field in (("forebay", "resync_mib_s"), ("a plain copy", "copy_mib_s")):
         print(json.dumps({"round": int(sys.argv[1]), "region_sectors": row["region_sectors"], "who": who, "mib_s": row[field]}))
 ' "$pair" >>"$work/figures"
   echo "pair $pair of $pairs done" >&2
