@@ -115,7 +115,8 @@ impl Assembly<'_> {
     async fn target(&mut self, row: &RowText) -> Result<Rc<dyn Target>, Trouble> {
         let reactor = self.devices.reactor().clone();
         for name in row.target.devices() {
-            self.devices.connect(self.pool, name, self.read_only).await?;
+            let read_only = self.read_only || row.target.only_reads(name);
+            self.devices.connect(self.pool, name, read_only).await?;
         }
         Ok(match &row.target {
             TargetText::Linear(place) => self.linear(place, row.extent)?,

@@ -239,10 +239,10 @@ impl Devices {
         self.open(name, read_only).map(|device| device.target)
     }
 
-    /// A server that is connected already, for the same kind of access.
+    /// A server that is connected already, for this kind of access at least.
     fn find_server(&self, uri: &Uri, read_only: bool) -> Option<OpenDevice> {
         let opened = self.opened.borrow();
-        let same = |open: &&Opened| open.uri.as_ref() == Some(uri) && open.read_only == read_only;
+        let same = |open: &&Opened| open.uri.as_ref() == Some(uri) && (read_only || !open.read_only);
         opened.iter().find(same).map(|open| open.device.clone())
     }
 

@@ -456,6 +456,11 @@ impl TargetText {
         }
     }
 
+    /// Whether it writes nothing to a device that it names.
+    pub(crate) fn only_reads(&self, name: &DeviceName) -> bool {
+        matches!(self, Self::Clone { metadata, destination, source, .. } if source == name && ![metadata, destination].contains(&name))
+    }
+
     /// The devices that it names.
     #[must_use]
     pub fn devices(&self) -> Vec<&DeviceName> {

@@ -132,3 +132,15 @@ fn what_is_wrong_is_named_with_its_line() {
         assert!(error.starts_with(sentence), "{text:?} gives {error:?}");
     }
 }
+
+#[test]
+fn a_clone_writes_to_its_metadata_and_destination_and_only_reads_its_source() {
+    let text = TableText::parse("0 65536 clone meta local nbd://host/disk 8").unwrap();
+    let target = &text.rows()[0].target;
+    let told: Vec<_> = target.devices().into_iter().map(|name| (name.to_string(), target.only_reads(name))).collect();
+    let wanted = [("meta", false), ("local", false), ("nbd://host/disk", true)];
+    assert_eq!(told, wanted.map(|(name, only_reads)| (name.to_owned(), only_reads)));
+    let same = TableText::parse("0 65536 clone meta nbd://host/disk nbd://host/disk 8").unwrap();
+    let target = &same.rows()[0].target;
+    assert!(target.devices().into_iter().all(|name| !target.only_reads(name)));
+}
