@@ -204,21 +204,31 @@ impl Assembly<'_> {
     ) -> Result<Rc<dyn Target>, Trouble> {
         let dictionary = match &options.dictionary {
             None => None,
-            Some(path) => Some(std::fs::read(path).map_err(|error| Trouble::Dictionary { path: path.clone(), error })?),
+            Some(path) => {
+                Some(zram::read_dictionary(path.as_ref()).map_err(|error| Trouble::Dictionary { path: path.clone(), error })?)
+            }
         };
         let codec = CodecParams { algorithm: options.algorithm, level: options.level, dictionary };
         let backing = match backing {
             None => None,
-            Some(name) => Some(BackingSetup { name: name.to_string(), target: self.open(name)?, options: options.writeback }),
+            Some(name) => {
+                let device = self.open_device(name)?;
+                if self.devices.is_backing(device.id) {
+                    return Err(Trouble::Twice(name.to_string()));
+                }
+                Some((device.id, BackingSetup { name: name.to_string(), target: device.target, options: options.writeback }))
+            }
         };
+        let (backing_id, backing) = backing.unzip();
         let (mem_limit, recompression) = (options.mem_limit, options.recompression.clone());
         let packers = packers(reactor, options.threads);
         let setup = zram::Setup { sectors: extent.count, codec, mem_limit, backing, recompression, packers };
         let disk = Zram::new(reactor, self.pool, &setup).map_err(Trouble::Zram)?;
-        if let Some(path) = options.image.as_ref().map(PathBuf::from) {
-            if self.parts.images.iter().any(|kept| kept.path() == path) {
-                return Err(Trouble::SameImage(path));
-            }
+        let image = options.image.as_ref().map(PathBuf::from);
+        if !self.devices.note_disk(&disk, backing_id, image.as_deref()) {
+            return Err(Trouble::SameImage(image.unwrap_or_default()));
+        }
+        if let Some(path) = image {
             self.parts.images.push(Box::pin(Kept::restore(reactor, &disk, &path)).await.map_err(Trouble::Image)?);
         }
         self.parts.zrams.push((extent, Rc::clone(&disk)));

@@ -15,6 +15,7 @@ use forebay_device::{DeviceError, FileDevice, FileOptions, NbdDevice, NbdOptions
 use forebay_nbd::uri::{Uri, UriError};
 use forebay_reactor::{BufferPool, DeviceId, Reactor};
 use forebay_target::snapshot::Origin;
+use forebay_target::zram::Zram;
 
 /// What a word of a table line names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,7 +147,12 @@ pub struct Devices {
     opened: RefCell<Vec<Opened>>,
     /// Those of which there are snapshots.
     origins: RefCell<Vec<(DeviceId, Weak<Origin>)>>,
+    /// Compressed RAM disks, with what is theirs alone: a backing device, an image.
+    disks: RefCell<Vec<Disk>>,
 }
+
+/// A compressed RAM disk, its backing device, and its image.
+type Disk = (Weak<Zram>, Option<DeviceId>, Option<PathBuf>);
 
 impl Devices {
     /// None yet. `options` say how files are opened; whether for reading only is decided stack by
@@ -154,7 +160,8 @@ impl Devices {
     #[must_use]
     pub fn new(reactor: &Reactor, options: FileOptions) -> Self {
         let connections = NbdOptions::default().connections;
-        Self { reactor: reactor.clone(), options, connections, opened: RefCell::default(), origins: RefCell::default() }
+        let (opened, origins, disks) = (RefCell::default(), RefCell::default(), RefCell::default());
+        Self { reactor: reactor.clone(), options, connections, opened, origins, disks }
     }
 
     /// Changes how many connections a server gets at most, where it allows several; 4 by default.
@@ -228,6 +235,21 @@ impl Devices {
         })
     }
 
+    /// Whether a disk has pages on this device.
+    pub(crate) fn is_backing(&self, device: DeviceId) -> bool {
+        self.disks.borrow().iter().any(|(disk, backing, _)| disk.strong_count() > 0 && *backing == Some(device))
+    }
+
+    /// Notes what is `disk`'s alone; false where another disk has that image, by whatever path.
+    pub(crate) fn note_disk(&self, disk: &Rc<Zram>, backing: Option<DeviceId>, image: Option<&Path>) -> bool {
+        let image = image.map(place);
+        let mut disks = self.disks.borrow_mut();
+        disks.retain(|(disk, ..)| disk.strong_count() > 0);
+        let is_free = image.is_none() || disks.iter().all(|(_, _, other)| *other != image);
+        disks.push((Rc::downgrade(disk), backing, image));
+        is_free
+    }
+
     /// Opens what `name` names as a target by itself, or gives what is open already.
     ///
     /// # Panics
@@ -252,6 +274,13 @@ impl Devices {
         let same = |open: &&Opened| identity.is_some() && open.identity == identity && open.read_only == read_only;
         opened.iter().find(same).map(|open| open.device.clone())
     }
+}
+
+/// Where a file is that may not be there yet, whatever links lead to it.
+fn place(path: &Path) -> PathBuf {
+    let beside = |folder: PathBuf| path.file_name().map(|name| folder.join(name));
+    let folder = || std::fs::canonicalize(path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))).ok();
+    std::fs::canonicalize(path).ok().or_else(|| folder().and_then(beside)).unwrap_or_else(|| path.to_owned())
 }
 
 fn identity(path: &Path) -> Option<Identity> {

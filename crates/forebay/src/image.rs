@@ -145,14 +145,12 @@ impl Kept {
     /// Restores `zram` from the file at `path` where there is one.
     pub(crate) async fn restore(reactor: &Reactor, zram: &Rc<Zram>, path: &Path) -> Result<Self, ImageFileError> {
         let there = path.try_exists().map_err(|error| not_read(path, &error))?;
+        // What cannot be written in the end is refused in the beginning; the file made for that goes again.
+        Fresh::new(path).map_err(|error| ImageFileError::Write { path: path.to_owned(), reason: error.to_string() })?;
         if there {
             Box::pin(restore(reactor, zram, path)).await?;
         }
         Ok(Self { path: path.to_owned(), zram: Rc::clone(zram), changes: zram.changes() })
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Saves the disk again, if anything changed: a server that could not begin to serve leaves the file

@@ -252,3 +252,38 @@ fn time_left_follows_the_mean_speed() {
     assert_eq!(progress(75, 5).time_left(), Some(Duration::from_secs(15)));
     assert_eq!(progress(0, 5).time_left(), Some(Duration::ZERO));
 }
+
+#[test]
+fn what_is_a_compressed_ram_disks_alone_is_given_to_one() {
+    let folder = Folder::new("alone");
+    let backing = folder.file("backing", 1 << 20);
+    let alias = folder.0.join("alias");
+    std::os::unix::fs::symlink(&backing, &alias).unwrap();
+    let image = folder.0.join("image");
+    let place = folder.0.display();
+    let refused =
+        |text: &str| run(async |reactor, pool| Stack::open(reactor, pool, "disk", text).await.err().unwrap().to_string());
+    let twice = format!("0 64 zram backing_dev={backing}; 64 64 zram backing_dev={}", alias.display());
+    assert_eq!(refused(&twice), format!("table line 2: {} is named twice: give different devices", alias.display()));
+    let same = format!(
+        "0 64 zram image={}; 64 64 zram image={place}/../{}/image",
+        image.display(),
+        folder.0.file_name().unwrap().display()
+    );
+    assert!(refused(&same).ends_with("is the image of another disk: give each its own"), "{}", refused(&same));
+    let nowhere = refused(&format!("0 64 zram image={place}/missing/image"));
+    assert!(nowhere.contains("missing/image: No such file or directory"), "{nowhere}");
+    for wrong in [folder.file("empty", 0), "/dev/zero".to_owned()] {
+        let reason = refused(&format!("0 64 zram algo=zstd dict={wrong}"));
+        assert!(reason.ends_with("a dictionary is a regular file of 1 byte to 16 MiB"), "{reason}");
+    }
+    run(async |reactor, pool| {
+        let devices = Devices::new(reactor, FileOptions::default());
+        let line = TableText::parse(&format!("0 64 zram backing_dev={backing} image={}", image.display())).unwrap();
+        let first = Stack::open_on(&devices, pool, "first", &line, false).await.unwrap();
+        assert!(Stack::open_on(&devices, pool, "second", &line, false).await.is_err());
+        first.close().await.unwrap();
+        drop(first);
+        Stack::open_on(&devices, pool, "later", &line, false).await.unwrap().close().await.unwrap();
+    });
+}

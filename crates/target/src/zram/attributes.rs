@@ -10,8 +10,10 @@
 //!
 //! Source: `Documentation/ABI/testing/sysfs-block-zram`, Linux 6.12 and later.
 
+use std::path::Path;
+
 use super::backing::WritebackError;
-use super::codec::{Algorithm, CodecError, CodecParams, Codecs, Priority};
+use super::codec::{Algorithm, CodecError, CodecParams, Codecs, Priority, read_dictionary};
 use super::options::size;
 use super::pages::Pages;
 use super::recompress::{Params, RecompressError, second_algorithm};
@@ -215,7 +217,7 @@ impl Zram {
         };
         let dictionary = match params.dictionary {
             None => None,
-            Some(path) => Some(std::fs::read(&path).map_err(|error| {
+            Some(path) => Some(read_dictionary(Path::new(&path)).map_err(|error| {
                 let reason = error.to_string();
                 AttributeError::Dictionary { path, reason }
             })?),

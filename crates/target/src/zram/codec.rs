@@ -14,6 +14,8 @@ mod lz4;
 mod priorities;
 
 use std::fmt;
+use std::io;
+use std::path::Path;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status as Deflated};
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
@@ -224,6 +226,21 @@ fn zstd_works(level: i32, dictionary: Option<&[u8]>) -> Result<Works, CodecError
     compressor.include_checksum(false).map_err(failed)?;
     compressor.include_dictid(false).map_err(failed)?;
     Ok(Works::Zstd { compressor, decompressor })
+}
+
+/// Largest dictionary, bytes; those of zstd's own tools have about 100 KiB.
+const DICTIONARY_BYTES_MAX: u64 = 16 << 20;
+
+/// Reads a dictionary, for [`CodecParams::dictionary`].
+///
+/// # Errors
+/// What the system said, or that it is no regular file of 1 byte to 16 MiB: reading anything else might never end.
+pub fn read_dictionary(path: &Path) -> io::Result<Vec<u8>> {
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() || !(1..=DICTIONARY_BYTES_MAX).contains(&metadata.len()) {
+        return Err(io::Error::other("a dictionary is a regular file of 1 byte to 16 MiB"));
+    }
+    std::fs::read(path)
 }
 
 #[cfg(test)]

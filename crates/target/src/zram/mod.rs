@@ -51,7 +51,7 @@ use self::backing::blocks::{Blocks, Run as BlockRun};
 use self::backing::{BATCHES_MAX, Backing, Batch, Policy};
 pub use self::backing::{BackingOptions, BackingSetup, Rules, WritebackError};
 use self::codec::Codecs;
-pub use self::codec::{Algorithm, Codec, CodecError, CodecParams, Corrupt, PACKED_MAX};
+pub use self::codec::{Algorithm, Codec, CodecError, CodecParams, Corrupt, PACKED_MAX, read_dictionary};
 use self::crew::Wide;
 pub use self::crew::{Hand, PackerThreads, Packers, Parcel};
 pub use self::memory::HUGE_BYTES;

@@ -165,13 +165,19 @@ impl Zram {
     /// Writes back what the rules say now.
     async fn apply(&self, policy: &Policy) -> Rest {
         let mut held_back = false;
-        let (used, limit) = {
-            let pages = self.pages.borrow();
-            (pages.frames_used(), pages.frames_limit)
-        };
+        let limit = self.pages.borrow().frames_limit;
+        let mut used = self.pages.borrow().frames_used();
         if let Some(high) = policy.high(limit).filter(|high| used > *high) {
             let low = high.saturating_sub(limit.unwrap_or(0) * SPILL_DEPTH / 100);
-            held_back |= !self.spend(policy, Mode::Any, used - low).await;
+            // A compressed page that leaves frees less than a page of memory.
+            while used > low && !held_back && !self.closed.get() {
+                let before = self.status().backing_writes;
+                held_back = !self.spend(policy, Mode::Any, used - low).await;
+                used = self.pages.borrow().frames_used();
+                if self.status().backing_writes == before {
+                    break;
+                }
+            }
         }
         if let Some(age_s) = policy.rules.idle_after_s {
             if let Some(before_s) = self.now_s().checked_sub(age_s) {

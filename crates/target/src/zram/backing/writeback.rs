@@ -228,7 +228,7 @@ impl Backing {
         } else {
             self.failed.set(true);
             if self.limited.get() {
-                self.limit.set(self.limit.get() + count);
+                self.limit.set(self.limit.get().saturating_add(count));
             }
         }
     }

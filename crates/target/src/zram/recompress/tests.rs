@@ -224,7 +224,7 @@ fn a_codec_with_objects_keeps_its_decoder_and_a_reset_brings_the_table_line_back
     rig.fill(0, &letters(1));
     rig.fill(1, &[letters(2)[..1500].to_vec(), vec![0; PAGE - 1500]].concat());
     rig.recompress("type=huge").unwrap();
-    let dictionary = std::env::current_exe().unwrap();
+    let dictionary = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let with_dictionary = format!("algo=zstd dict={}", dictionary.display());
     assert_eq!(rig.set("recomp_algorithm", "algo=deflate"), Err(AttributeError::InUse(1)));
     assert_eq!(rig.set("algorithm_params", &with_dictionary), Err(AttributeError::InUse(1)));

@@ -353,3 +353,29 @@ fn a_spill_begins_at_its_mark_takes_the_largest_and_ends_below_it() {
     });
     (20..90).for_each(|page| assert!(rig.page(page).unwrap() == noise(page, PAGE)));
 }
+
+#[test]
+fn a_spill_of_pages_that_compress_goes_as_far_below_its_mark() {
+    let rules = Rules { spill_percent: Some(80), ..Rules::default() };
+    let rig = Rig::with(400, 400, 8, 100 * 4096, rules);
+    for page in 0..340 {
+        assert_eq!(rig.status_of(write(page * 8, &[noise(page, 1000), vec![0; 3096]].concat())), Status::Ok);
+    }
+    (0..20).for_each(|_| rig.turns());
+    let used_bytes = rig.zram.status().used_bytes;
+    assert!(used_bytes <= 70 * 4096, "{used_bytes}");
+    (0..340).for_each(|page| assert!(rig.page(page).unwrap() == [noise(page, 1000), vec![0; 3096]].concat()));
+}
+
+#[test]
+fn a_limit_of_any_size_may_be_set_while_a_write_fails() {
+    let rig = Rig::new(64, 64, 8);
+    (0..32).for_each(|page| rig.fill(page, page));
+    rig.set("writeback_limit_enable", "1").unwrap();
+    rig.set("writeback_limit", "32").unwrap();
+    let ended = rig.begin();
+    rig.set("writeback_limit", &u64::MAX.to_string()).unwrap();
+    rig.disk.fails.set(Status::IoError);
+    assert!(rig.finish(&ended).is_err());
+    assert_eq!(rig.zram.get("writeback_limit").unwrap(), format!("{}\n", u64::MAX));
+}
