@@ -377,12 +377,33 @@ fn an_error_of_a_server_is_never_a_success() {
             if ended.code == 0 {
                 assert!(same(&source, &back), "said to be done, and is not");
             }
-            // With an end that goes on, what could be read is right.
+            // With an end that goes on, in a new file: what could be read is right, and the rest is not there.
+            fs::remove_file(&back).unwrap();
             let ended = with_server(&words, &format!("{copy} --keep-going"));
             let (got, meant) = (fs::read(&back).unwrap(), fs::read(&source).unwrap());
             let differ = got.chunks(512).zip(meant.chunks(512)).filter(|(got, meant)| got != meant).count();
             assert_eq!(ended.code == 0, differ == 0, "{differ} sectors differ: {}", ended.stderr);
             fs::remove_file(&back).unwrap();
         }
+    }
+}
+
+#[test]
+fn bytes_are_never_left_out_with_success() {
+    require(&["nbdkit"]);
+    let scratch = Scratch::new();
+    let (small, to) = (scratch.write("small", b"hello"), scratch.file("to"));
+    let full = run::outcome(60, &["sh", "-c", &format!("{} copy {small} - > /dev/full", binary())]);
+    assert!(full.code == 1 && full.stderr.contains("No space left on device"), "{}", full.stderr);
+    refused(&["/proc/cpuinfo", &to], 1, "does not tell its size");
+    for (source, journal) in [(&small, &to), (&small, &small)] {
+        refused(&[source, &to, "--resume", journal], 1, "cannot be the journal of its own copy");
+    }
+    assert_eq!(fs::read(&small).expect("the source is there"), b"hello");
+    assert!(!Path::new(&to).exists());
+    let odd = scratch.write("odd", &data(1_000_001));
+    for words in ["copy \"$uri\"", "compare \"$uri\""] {
+        let ended = with_server(&["file", &odd], &format!("{} {words} {odd}.copy", binary()));
+        assert!(ended.code != 0 && ended.stderr.contains("has 65 bytes behind its last whole block"), "{}", ended.stderr);
     }
 }

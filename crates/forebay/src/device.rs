@@ -134,6 +134,8 @@ struct Opened {
     identity: Option<Identity>,
     /// Of an NBD server.
     uri: Option<Uri>,
+    /// Bytes behind its last whole block, which nobody reaches.
+    left_bytes: u64,
     read_only: bool,
     device: OpenDevice,
 }
@@ -185,8 +187,9 @@ impl Devices {
         }
         let options = NbdOptions { read_only, connections: self.connections, ..NbdOptions::default() };
         let server = NbdDevice::connect(&self.reactor, pool, uri, options).await?;
+        let left_bytes = server.left_bytes();
         let device = OpenDevice { name: name.to_string(), id: server.id(), target: server, direct: false };
-        self.opened.borrow_mut().push(Opened { identity: None, uri: Some(uri.clone()), read_only, device });
+        self.opened.borrow_mut().push(Opened { identity: None, uri: Some(uri.clone()), left_bytes, read_only, device });
         Ok(())
     }
 
@@ -219,7 +222,7 @@ impl Devices {
                 (OpenDevice { name: name.to_string(), target: file, id, direct }, identity)
             }
         };
-        self.opened.borrow_mut().push(Opened { identity, uri: None, read_only, device: device.clone() });
+        self.opened.borrow_mut().push(Opened { identity, uri: None, left_bytes: 0, read_only, device: device.clone() });
         Ok(device)
     }
 
@@ -259,6 +262,13 @@ impl Devices {
     /// [`DeviceError`], one sentence.
     pub fn target(&self, name: &DeviceName, read_only: bool) -> Result<Rc<dyn Target>, DeviceError> {
         self.open(name, read_only).map(|device| device.target)
+    }
+
+    /// Bytes behind the last whole block of a server that is connected, which are out of reach; 0 for all others.
+    #[must_use]
+    pub fn left_bytes(&self, name: &DeviceName) -> u64 {
+        let DeviceName::Nbd(uri) = name else { return 0 };
+        self.opened.borrow().iter().find(|open| open.uri.as_ref() == Some(uri)).map_or(0, |open| open.left_bytes)
     }
 
     /// A server that is connected already, for this kind of access at least.

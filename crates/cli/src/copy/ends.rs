@@ -9,7 +9,7 @@
 //! one block, goes through [`Source::read_bytes`] and [`Destination::write_tail`].
 
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -56,6 +56,11 @@ pub async fn connect(devices: Devices, pool: &BufferPool, read: &[&str], written
     for (word, read_only) in ends {
         if let End::Device(name) = End::parse(word)? {
             devices.connect(pool, &name, read_only).await.map_err(|error| Failure::of(&error))?;
+            let left = devices.left_bytes(&name);
+            if left > 0 {
+                let what = format!("{word} has {left} bytes behind its last whole block, which are out of reach");
+                return Err(Failure::Failed(format!("{what}: serve it with a size in whole blocks")));
+            }
         }
     }
     Ok(devices)
@@ -91,6 +96,9 @@ pub fn look(path: &Path) -> Result<Option<Seen>, Failure> {
     } else {
         metadata.len()
     };
+    if kind.is_file() && bytes == 0 && File::open(path).and_then(|mut file| file.read(&mut [0])).is_ok_and(|read| read > 0) {
+        return Err(Failure::Failed(format!("{} does not tell its size: pipe it in, and give - as the source", path.display())));
+    }
     let identity = if block_device { (u64::MAX, metadata.rdev()) } else { (metadata.dev(), metadata.ino()) };
     Ok(Some(Seen { identity, bytes, changed: (metadata.mtime(), metadata.mtime_nsec()), block_device }))
 }

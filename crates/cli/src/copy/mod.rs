@@ -16,6 +16,8 @@ mod journal;
 mod offload;
 mod stream;
 
+use std::io::Write;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -123,12 +125,15 @@ async fn copy(reactor: &Reactor, pool: &BufferPool, flags: &CopyFlags) -> Outcom
     let devices = Box::pin(ends::connect(devices, pool, &[&flags.source], &words)).await?;
     let mut job = Box::pin(open(reactor, pool, flags, &devices)).await?;
     let begun = reactor.now();
-    if !job.offload()? {
-        Box::pin(job.through_engine()).await?;
+    let copied = if job.offload()? { Ok(()) } else { Box::pin(job.through_engine()).await };
+    if copied.is_err() && !flags.keep_going {
+        return copied.map(|()| ExitCode::SUCCESS);
     }
+    let mut synced = Ok(());
     for to in &job.destinations {
-        to.sync().await?;
+        synced = synced.and(to.sync().await);
     }
+    copied.and(synced)?;
     if flags.verify {
         Box::pin(job.verify()).await?;
     }
@@ -169,6 +174,13 @@ async fn open<'a>(
     }
     let mut journal_file = None;
     if let Some(path) = &flags.resume {
+        let here = ends::look(path)?.map(|seen| seen.identity);
+        let is_end = |seen: Option<ends::Seen>, end: Option<&PathBuf>| {
+            (here.is_some() && seen.map(|seen| seen.identity) == here) || end == Some(path)
+        };
+        if is_end(source.seen, source.path.as_ref()) || looked.iter().any(|(_, to)| is_end(to.seen, to.path.as_ref())) {
+            return Err(Failure::Failed(format!("{} cannot be the journal of its own copy: name another", path.display())));
+        }
         let file = JournalFile::open(reactor, path).await?;
         if looked.iter().any(|(_, to)| to.made) {
             file.begins()?;
@@ -269,6 +281,7 @@ impl Job<'_> {
         let flags = self.flags;
         let legs = self.legs();
         let whole = self.whole_bytes(&legs);
+        let mut copied = Ok(());
         if let Some(target) = &self.source.target {
             let in_flight = flags.queue_size.min(u64::from(flags.requests.get()) * u64::from(flags.request_size));
             let settings =
@@ -286,15 +299,25 @@ impl Job<'_> {
                     Box::pin(self.with_bar(whole, Box::pin(copying))).await.map_err(failed)?
                 }
             };
-            self.report(&outcome, &legs)?;
+            copied = self.report(&outcome, &legs);
+            if copied.is_err() && !flags.keep_going {
+                return copied;
+            }
         }
         let tail = self.source.read_bytes(whole, self.source.bytes - whole).await?;
         for to in &self.destinations {
-            to.write_tail(whole, &tail).await?;
+            let done = to.write_tail(whole, &tail).await;
+            if done.is_err() && !flags.keep_going {
+                return done;
+            }
+            copied = copied.and(done);
         }
-        let taken = self.output.as_ref().map_or(Ok(()), |output| output.take(&tail));
+        // What is held back for a line to end would be written when nobody hears of errors any more.
+        let pass_on = |output: &Rc<InOrder<Output>>| output.take(&tail).and_then(|()| std::io::stdout().flush());
+        let taken = self.output.as_ref().map_or(Ok(()), pass_on);
         taken.map_err(|error| Failure::Failed(format!("writing standard output failed: {}", why(&error))))?;
-        self.hash.as_ref().map_or(Ok(()), |hash| hash.take(&tail)).map_err(|error| Failure::because("hashing", &error))
+        let hashed = self.hash.as_ref().map_or(Ok(()), |hash| hash.take(&tail));
+        copied.and(hashed.map_err(|error| Failure::because("hashing", &error)))
     }
 
     fn how(&self) -> How {

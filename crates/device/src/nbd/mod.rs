@@ -75,6 +75,8 @@ pub struct NbdDevice {
     id: DeviceId,
     limits: Limits,
     sectors: SectorCount,
+    /// Bytes of the export behind its last whole block.
+    left_bytes: u64,
     read_only: bool,
     /// Who is asked for holes; `None` where the server does not tell.
     holes: Option<Rc<dyn LookUp>>,
@@ -111,7 +113,8 @@ impl NbdDevice {
         }
         let holes = offer.allocation.map(|_| Rc::new(Status::new(&remote)) as Rc<dyn LookUp>);
         let sectors = SectorCount(whole / u64::from(SECTOR_BYTES));
-        Ok(Rc::new(Self { reactor: reactor.clone(), remote, id, limits, sectors, read_only, holes }))
+        let left_bytes = offer.size_bytes - whole;
+        Ok(Rc::new(Self { reactor: reactor.clone(), remote, id, limits, sectors, left_bytes, read_only, holes }))
     }
 
     /// Under which number the reactor knows it, for its counts.
@@ -124,6 +127,12 @@ impl NbdDevice {
     #[must_use]
     pub fn uri(&self) -> &Uri {
         &self.remote.uri
+    }
+
+    /// Bytes of the export behind its last whole block, which this device does not reach.
+    #[must_use]
+    pub fn left_bytes(&self) -> u64 {
+        self.left_bytes
     }
 
     /// Connections there are now; none while the server is away.
