@@ -67,6 +67,26 @@ impl Part {
     fn pieces(&self) -> Pieces<'_> {
         BvecIter::over(Sector(0), &self.segments, self.skip, self.bytes).pieces(&self.segments)
     }
+
+    /// Takes `bytes` off the front of `parts`: those that a step has moved.
+    /// Where there are fewer, none is left.
+    #[expect(clippy::missing_panics_doc, reason = "what is less than a part's bytes fits where they do")]
+    pub fn drop_front(parts: &mut Vec<Self>, bytes: usize) {
+        let mut left = bytes;
+        let mut whole = 0;
+        for part in parts.iter_mut() {
+            let bytes = part.bytes as usize;
+            if left < bytes {
+                let skip = u32::try_from(left).expect("less than the part");
+                part.skip += skip;
+                part.bytes -= skip;
+                break;
+            }
+            left -= bytes;
+            whole += 1;
+        }
+        parts.drain(..whole);
+    }
 }
 
 /// One step on a stream.
@@ -203,5 +223,26 @@ impl Requests {
         let slot = self.get(tag);
         assert!(slot.bios.is_empty() && slot.stream.is_none(), "a request is released empty");
         self.free.push(tag);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_block::{HeapMemory, Segments};
+
+    use super::*;
+
+    #[test]
+    fn what_was_sent_leaves_the_front() {
+        let segments = Segments::whole(Box::new(HeapMemory::new(4096, 8)), 4096).unwrap();
+        for sent in 0..=30 {
+            let part = |skip, bytes| Part { segments: Rc::clone(&segments), skip, bytes };
+            let mut parts = vec![part(5, 10), part(100, 1), part(200, 19)];
+            let all: Vec<u32> = parts.iter().flat_map(|part| part.skip..part.skip + part.bytes).collect();
+            Part::drop_front(&mut parts, sent);
+            let left: Vec<u32> = parts.iter().flat_map(|part| part.skip..part.skip + part.bytes).collect();
+            assert_eq!(left, all[sent..], "{sent}");
+            assert!(parts.iter().all(|part| part.bytes > 0));
+        }
     }
 }

@@ -147,7 +147,7 @@ impl Sender {
             match result {
                 Some((Ok(sent), parts)) if sent > 0 => {
                     self.parts = parts;
-                    drop_sent(&mut self.parts, sent);
+                    Part::drop_front(&mut self.parts, sent);
                 }
                 Some((Err(error), _)) => {
                     tracing::debug!("a connection broke: {error}");
@@ -169,44 +169,5 @@ fn push_heads(parts: &mut Vec<Part>, heads: &Buffer, range: Range<usize>) {
     if !range.is_empty() {
         let (skip, bytes) = (narrow(range.start), narrow(range.len()));
         parts.push(Part { segments: Rc::clone(heads.segments()), skip, bytes });
-    }
-}
-
-/// Takes `sent` bytes off the front.
-pub(super) fn drop_sent(parts: &mut Vec<Part>, sent: usize) {
-    let mut left = sent;
-    let mut whole = 0;
-    for part in parts.iter_mut() {
-        let bytes = part.bytes as usize;
-        if left < bytes {
-            let skip = u32::try_from(left).expect("less than the part");
-            part.skip += skip;
-            part.bytes -= skip;
-            break;
-        }
-        left -= bytes;
-        whole += 1;
-    }
-    parts.drain(..whole);
-}
-
-#[cfg(test)]
-mod tests {
-    use forebay_block::{HeapMemory, Segments};
-
-    use super::*;
-
-    #[test]
-    fn what_was_sent_leaves_the_front() {
-        let segments = Segments::whole(Box::new(HeapMemory::new(4096, 8)), 4096).unwrap();
-        for sent in 0..=30 {
-            let part = |skip, bytes| Part { segments: Rc::clone(&segments), skip, bytes };
-            let mut parts = vec![part(5, 10), part(100, 1), part(200, 19)];
-            let all: Vec<u32> = parts.iter().flat_map(|part| part.skip..part.skip + part.bytes).collect();
-            drop_sent(&mut parts, sent);
-            let left: Vec<u32> = parts.iter().flat_map(|part| part.skip..part.skip + part.bytes).collect();
-            assert_eq!(left, all[sent..], "{sent}");
-            assert!(parts.iter().all(|part| part.bytes > 0));
-        }
     }
 }

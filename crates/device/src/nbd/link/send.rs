@@ -91,7 +91,7 @@ impl Sender {
             match step.await {
                 (Ok(sent), parts) if sent > 0 => {
                     self.parts = parts;
-                    drop_sent(&mut self.parts, sent);
+                    Part::drop_front(&mut self.parts, sent);
                 }
                 (Err(error), _) => {
                     self.link.sever(Broken::Lost(error.to_string()));
@@ -111,22 +111,4 @@ fn push_heads(parts: &mut Vec<Part>, heads: &Buffer, range: Range<usize>) {
     if !range.is_empty() {
         parts.push(part(heads, range.start, range.end));
     }
-}
-
-/// Takes `sent` bytes off the front.
-fn drop_sent(parts: &mut Vec<Part>, sent: usize) {
-    let mut left = sent;
-    let mut whole = 0;
-    for part in parts.iter_mut() {
-        let bytes = part.bytes as usize;
-        if left < bytes {
-            let skip = u32::try_from(left).expect("less than the part");
-            part.skip += skip;
-            part.bytes -= skip;
-            break;
-        }
-        left -= bytes;
-        whole += 1;
-    }
-    parts.drain(..whole);
 }
