@@ -14,6 +14,7 @@ pub mod cache;
 pub mod check;
 pub mod clone;
 pub mod copy;
+mod draw;
 pub mod enumerate;
 pub mod mirror;
 pub mod run;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use fastrand::Rng;
 use forebay_block::{Ability, Limits};
 
+use crate::draw::{bad_sectors, choose, rate};
 use crate::run::Load;
 use crate::world::{DiskOptions, FaultOptions, World, WorldOptions};
 
@@ -91,10 +92,6 @@ impl Swarm {
     }
 }
 
-fn choose<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
-    from[rng.usize(0..from.len())]
-}
-
 /// The options of the table line.
 fn words(rng: &mut Rng) -> String {
     let mut features = Vec::new();
@@ -152,7 +149,6 @@ fn disk(name: &'static str, sectors: u64, logical_bytes: u32, faults: bool, rng:
 }
 
 fn fault_options(rng: &mut Rng, sectors: u64) -> FaultOptions {
-    let rate = |rng: &mut Rng| if rng.u32(0..3) == 0 { choose(rng, &[300, 3_000, 30_000]) } else { 0 };
     FaultOptions {
         read_error: rate(rng),
         write_error: rate(rng),
@@ -166,13 +162,4 @@ fn fault_options(rng: &mut Rng, sectors: u64) -> FaultOptions {
         unreadable: bad_sectors(rng, sectors),
         unwritable: bad_sectors(rng, sectors),
     }
-}
-
-fn bad_sectors(rng: &mut Rng, sectors: u64) -> Vec<Range<u64>> {
-    let ranges = if rng.u32(0..4) == 0 { rng.usize(1..3) } else { 0 };
-    let mut range = || {
-        let start = rng.u64(0..sectors);
-        start..(start + rng.u64(1..16)).min(sectors)
-    };
-    (0..ranges).map(|_| range()).collect()
 }

@@ -9,6 +9,7 @@ use fastrand::Rng;
 use forebay_block::{Ability, Limits};
 use forebay_target::copy::{How, JOURNAL_BYTES, Settings, Watch, Zeroes};
 
+use crate::draw::{choose, rate};
 use crate::world::{DiskOptions, FaultOptions, World, WorldOptions};
 
 /// Numbers of the disks; destinations from the last one on.
@@ -104,10 +105,6 @@ impl Swarm {
     }
 }
 
-fn choose<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
-    from[rng.usize(0..from.len())]
-}
-
 fn disk(rng: &mut Rng, name: &'static str, sectors: u64, faults: bool) -> DiskOptions {
     let ability = |rng: &mut Rng| if rng.u32(0..4) == 0 { Ability::No } else { Ability::Native };
     let limits = Limits {
@@ -120,7 +117,6 @@ fn disk(rng: &mut Rng, name: &'static str, sectors: u64, faults: bool) -> DiskOp
         ..Limits::unlimited()
     };
     let shortest = 1 << rng.u32(10..16);
-    let rate = |rng: &mut Rng| if rng.u32(0..3) == 0 { choose(rng, &[300, 3_000, 30_000]) } else { 0 };
     let options = FaultOptions {
         read_error: rate(rng),
         write_error: rate(rng),

@@ -4,12 +4,11 @@
 //! A log in memory knows nothing after a crash, and everything is copied from the first leg: there, as
 //! with the kernel's, no failure of the first leg can be survived, so it fails at reads only.
 
-use std::ops::Range;
-
 use fastrand::Rng;
 use forebay_block::{Ability, Limits};
 use forebay_target::mirror::options::Features;
 
+use crate::draw::{bad_sectors, choose, rate};
 use crate::run::Load;
 use crate::world::{DiskOptions, FaultOptions, World, WorldOptions};
 
@@ -100,10 +99,6 @@ impl Swarm {
     }
 }
 
-fn choose<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
-    from[rng.usize(0..from.len())]
-}
-
 fn disk(name: &'static str, sectors: u64, logical_bytes: u32, faults: bool, rng: &mut Rng) -> DiskOptions {
     let unit = logical_bytes / 512;
     let ability = |rng: &mut Rng| if rng.u32(0..4) == 0 { Ability::No } else { Ability::Native };
@@ -128,7 +123,6 @@ fn disk(name: &'static str, sectors: u64, logical_bytes: u32, faults: bool, rng:
 }
 
 fn fault_options(rng: &mut Rng, sectors: u64) -> FaultOptions {
-    let rate = |rng: &mut Rng| if rng.u32(0..3) == 0 { choose(rng, &[300, 3_000, 30_000]) } else { 0 };
     FaultOptions {
         read_error: rate(rng),
         write_error: rate(rng),
@@ -142,13 +136,4 @@ fn fault_options(rng: &mut Rng, sectors: u64) -> FaultOptions {
         unreadable: bad_sectors(rng, sectors),
         unwritable: bad_sectors(rng, sectors),
     }
-}
-
-fn bad_sectors(rng: &mut Rng, sectors: u64) -> Vec<Range<u64>> {
-    let ranges = if rng.u32(0..4) == 0 { rng.usize(1..3) } else { 0 };
-    let mut range = || {
-        let start = rng.u64(0..sectors);
-        start..(start + rng.u64(1..16)).min(sectors)
-    };
-    (0..ranges).map(|_| range()).collect()
 }

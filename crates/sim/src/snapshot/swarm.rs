@@ -4,6 +4,7 @@ use fastrand::Rng;
 use forebay_block::{Ability, Limits};
 use forebay_target::snapshot::options::{Discards, StoreKind};
 
+use crate::draw::{choose, rate};
 use crate::run::Load;
 use crate::world::{DiskOptions, FaultOptions, World, WorldOptions};
 
@@ -76,10 +77,6 @@ impl Swarm {
     }
 }
 
-pub(super) fn choose<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
-    from[rng.usize(0..from.len())]
-}
-
 fn place(rng: &mut Rng, grain: u64) -> Place {
     let stores = [
         StoreKind::Persistent { overflow: false },
@@ -115,7 +112,6 @@ fn disk(rng: &mut Rng, name: &'static str, sectors: u64, logical_bytes: u32, fau
         ..Limits::unlimited()
     };
     let shortest = 1 << rng.u32(10..16);
-    let rate = |rng: &mut Rng| if rng.u32(0..3) == 0 { choose(rng, &[300, 3_000, 30_000]) } else { 0 };
     let mut options = FaultOptions {
         read_error: rate(rng),
         write_error: rate(rng),

@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use fastrand::Rng;
-use forebay_target::zram::{RecompressError, WritebackError, Zram};
 
-use super::swarm::choose;
+use crate::draw::choose;
+use forebay_target::zram::{RecompressError, WritebackError, Zram};
 
 /// A command, with its words.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use fastrand::Rng;
 use forebay_block::{Limits, SectorCount};
 use forebay_target::zram::{Algorithm, BackingOptions, BackingSetup, CodecParams, Packers, RecompressSetup, Rules, Setup};
 
+use crate::draw::choose;
 use crate::run::Load;
 use crate::world::{DiskOptions, FaultOptions, World, WorldOptions};
 
@@ -93,10 +94,6 @@ impl Swarm {
     pub(super) fn expects_errors(&self) -> bool {
         self.faults || self.damage || self.mem_limit > 0
     }
-}
-
-pub(super) fn choose<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
-    from[rng.usize(0..from.len())]
 }
 
 /// How the backing device is used; with rules one time of four.
