@@ -1,5 +1,8 @@
 //! Warm requests allocate nothing: hundreds of thousands of reads and writes of 4 KiB, one at a time
 //! and many at once. On `io_uring`; the backend on threads makes a list each time it sleeps.
+//!
+//! Warm is what has seen its fullest turn. When that comes is up to the scheduler, so requests are sent
+//! in several phases, and one of them must be without any allocation.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests start servers on threads and wait for them")]
 
 mod common;
@@ -25,6 +28,9 @@ fn exchange(stream: &mut UnixStream, request: &[u8], answer: &mut [u8], rounds: 
         stream.read_exact(answer).unwrap();
     }
 }
+
+/// Phases of which one must be quiet.
+const PHASES: u32 = 6;
 
 /// Answers a client until it posts that it has come to the next point; gives the allocations.
 fn serve(reactor: &Reactor, points: &mut Mailbox<()>) -> u64 {
@@ -55,16 +61,19 @@ fn warm_requests_allocate_nothing() {
             }
             let answer = if command == READ { 16 + 4096 } else { 16 };
             let mut answer = vec![0; answer * usize::try_from(together).unwrap()];
-            for rounds in [200, 5000] {
+            for rounds in [200].into_iter().chain([2500; PHASES as usize]) {
                 exchange(&mut raw, &request, &mut answer, rounds);
                 assert!(post.post(()).is_ok());
             }
         });
         serve(&reactor, &mut points);
-        let made = serve(&reactor, &mut points);
+        let made: Vec<u64> = (0..PHASES).map(|_| serve(&reactor, &mut points)).collect();
         client.join().unwrap();
-        // Running the reactor makes one; a list may grow when a turn is fuller than any before.
-        assert!(made <= 4, "{made} allocations in 5000 rounds of {together} requests of kind {command}");
+        // Running the reactor makes one.
+        assert!(
+            made.iter().any(|&made| made <= 1),
+            "{made:?} allocations in 2500 rounds of {together} requests of kind {command}"
+        );
     }
     assert!(reactor.run(server.shutdown()).unwrap());
     std::fs::remove_dir_all(directory).unwrap();
@@ -104,8 +113,11 @@ fn a_warm_client_allocates_nothing() {
     };
     for (write, together) in [(false, 1), (true, 1), (false, 32), (true, 32)] {
         work(write, together, 200);
-        let made = measure(|| work(write, together, 2000)).count_total;
+        let made: Vec<u64> = (0..PHASES).map(|_| measure(|| work(write, together, 1000)).count_total).collect();
         // Running the reactor makes one, and so does looking at the clock now and then.
-        assert!(made <= 8, "{made} allocations in 2000 rounds of {together} requests, writing: {write}");
+        assert!(
+            made.iter().any(|&made| made <= 4),
+            "{made:?} allocations in 1000 rounds of {together} requests, writing: {write}"
+        );
     }
 }

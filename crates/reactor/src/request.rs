@@ -14,6 +14,8 @@ use std::task::Waker;
 use forebay_block::bvec::Pieces;
 use forebay_block::{Bio, BioVec, BvecIter, Sector, Segments};
 
+use crate::stream::Held;
+
 /// Index of a device known to a reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u16);
@@ -95,7 +97,7 @@ pub struct Stream {
     pub file: Rc<OwnedFd>,
     /// Memory to receive into or to send, in order.
     pub parts: Vec<Part>,
-    pub(crate) reply: Rc<Reply>,
+    pub(crate) reply: Held,
 }
 
 /// Where the result of a stream step is left for the future that waits for it.

@@ -1,9 +1,9 @@
 //! Steps on streams as futures: receive, send, wait until readable.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -12,9 +12,50 @@ use std::task::{Context, Poll};
 use crate::request::{Kind, Part, Reply, Stream};
 use crate::turn::Reactor;
 
+/// One side's hold on a [`Reply`]: the future has one, the request the other. The second to let go
+/// gives the reply back to be used again.
+pub(crate) struct Held {
+    reply: Rc<Reply>,
+    home: Rc<Replies>,
+}
+
+impl Deref for Held {
+    type Target = Reply;
+
+    fn deref(&self) -> &Reply {
+        &self.reply
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if Rc::strong_count(&self.reply) == 1 {
+            self.reply.result.set(None);
+            self.reply.waker.set(None);
+            self.reply.abandoned.set(false);
+            self.home.free.borrow_mut().push(Rc::clone(&self.reply));
+        }
+    }
+}
+
+/// Replies of this thread's steps that nobody holds: as many as were ever held at once, less those
+/// held now.
+#[derive(Default)]
+pub(crate) struct Replies {
+    free: RefCell<Vec<Rc<Reply>>>,
+}
+
+impl Replies {
+    /// The two holds on an empty reply.
+    fn take(self: &Rc<Self>) -> [Held; 2] {
+        let reply = self.free.borrow_mut().pop().unwrap_or_default();
+        [Held { reply: Rc::clone(&reply), home: Rc::clone(self) }, Held { reply, home: Rc::clone(self) }]
+    }
+}
+
 /// Future of one step on a stream. Dropping it leaves the step running; its result is lost, and
 /// its memory stays with the request until the backend is done with it.
-pub struct Step(Rc<Reply>);
+pub struct Step(Held);
 
 impl Future for Step {
     type Output = (io::Result<usize>, Vec<Part>);
@@ -36,35 +77,11 @@ impl Drop for Step {
     }
 }
 
-/// Replies of this thread's steps, used again once both sides have let go of them.
-#[derive(Default)]
-pub(crate) struct Replies(RefCell<VecDeque<Rc<Reply>>>);
-
-/// Replies looked at for one to use again: more than are added, so that the list stays short.
-const REPLY_LOOKS: usize = 2;
-
-impl Replies {
-    pub(crate) fn take(&self) -> Rc<Reply> {
-        let mut list = self.0.borrow_mut();
-        for _ in 0..REPLY_LOOKS.min(list.len()) {
-            list.rotate_left(1);
-            if let Some(reply) = list.back().filter(|reply| Rc::strong_count(reply) == 1) {
-                reply.abandoned.set(false);
-                reply.waker.set(None);
-                return Rc::clone(reply);
-            }
-        }
-        let reply = Rc::<Reply>::default();
-        list.push_back(Rc::clone(&reply));
-        reply
-    }
-}
-
 impl Reactor {
     fn step(&self, kind: Kind, file: &Rc<OwnedFd>, parts: Vec<Part>) -> Step {
-        let reply = self.reply();
-        self.submit_stream(kind, Stream { file: Rc::clone(file), parts, reply: Rc::clone(&reply) });
-        Step(reply)
+        let [mine, reply] = self.replies().take();
+        self.submit_stream(kind, Stream { file: Rc::clone(file), parts, reply });
+        Step(mine)
     }
 
     /// Receives into `parts`, in order. The result is the byte count, 0 at the end of the stream;
@@ -84,5 +101,21 @@ impl Reactor {
     #[must_use]
     pub fn readable(&self, file: &Rc<OwnedFd>) -> Step {
         self.step(Kind::Readable, file, Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_as_many_as_were_ever_in_use_at_once() {
+        let replies = Rc::<Replies>::default();
+        let _listening = replies.take();
+        let _receiving = replies.take();
+        for _ in 0..10_000 {
+            drop(replies.take());
+        }
+        assert_eq!(replies.free.borrow().len(), 1);
     }
 }

@@ -37,7 +37,7 @@ use forebay_block::{Bio, Limits, SharedMemory, Status};
 use crate::backend::{Backend, Done, Wait};
 use crate::job::{JobPool, Pollable, Tasks};
 use crate::plug::{Entry, Plug, run_length};
-use crate::request::{DeviceId, Kind, Reply, Requests, Stream, Tag};
+use crate::request::{DeviceId, Kind, Requests, Stream, Tag};
 use crate::stream::Replies;
 use crate::timer::{Sleep, Timers};
 pub use carry::Carrier;
@@ -114,7 +114,7 @@ struct Core {
     held: RefCell<Vec<Entry>>,
     sorted: RefCell<Vec<Entry>>,
     batch: RefCell<Vec<Tag>>,
-    replies: Replies,
+    replies: Rc<Replies>,
     done: RefCell<Vec<Done>>,
     finished: RefCell<Vec<(Bio, Status)>>,
     pools: RefCell<Vec<Rc<dyn Pollable>>>,
@@ -174,7 +174,7 @@ impl Reactor {
             held: RefCell::default(),
             sorted: RefCell::default(),
             batch: RefCell::default(),
-            replies: Replies::default(),
+            replies: Rc::default(),
             done: RefCell::default(),
             finished: RefCell::default(),
             pools: RefCell::new(vec![Rc::clone(&tasks) as Rc<dyn Pollable>]),
@@ -281,8 +281,8 @@ impl Reactor {
         self.0.batch.borrow_mut().push(tag);
     }
 
-    pub(crate) fn reply(&self) -> Rc<Reply> {
-        self.0.replies.take()
+    pub(crate) fn replies(&self) -> &Rc<Replies> {
+        &self.0.replies
     }
 
     fn poll_jobs(&self) {
