@@ -15,8 +15,10 @@
 //! - I2: entries are cleared from the end of the list, so what is left is a list.
 //! - I3: nothing is written to a chunk of the store while it is being copied.
 //! - I4: a flush that failed ends the merging, and no later one succeeds: what it should have made
-//!   durable may be gone.
+//!   durable may be gone. So does a write with FUA, which may be a flush on the way down.
 //! - I5: any other error ends the merging, and requests go on: to the store where a chunk still has an entry.
+//! - I6: where clearing entries failed, nobody knows which of them are still there. Writes to their chunks
+//!   go to the store and to the origin, which hold the same by then: what is opened next finds them anyway.
 //!
 //! Units: sectors of 512 bytes, chunks of the snapshot.
 
@@ -103,6 +105,8 @@ pub struct Merge {
     entries: RefCell<Vec<Exception>>,
     /// What the present step copies.
     step: RefCell<Vec<Extent>>,
+    /// Chunks whose entries may be there or not (I6).
+    torn: RefCell<Vec<Extent>>,
     condition: Cell<MergeCondition>,
     steps: Cell<u64>,
     reactor: Reactor,
@@ -134,6 +138,11 @@ pub async fn merge(reactor: &Reactor, pool: &BufferPool, setup: MergeSetup) -> R
     let chunk_sectors = chunk_for("snapshot-merge", chunk_sectors, &origin, &*cow)?;
     let Loaded { store, valid, entries } = Store::open(Rc::clone(&cow), pool, chunk_sectors).await?;
     chunk_for("snapshot-merge", store.layout().chunk_sectors(), &origin, &*cow)?;
+    // What the origin does not reach any more has nowhere to go.
+    let chunks = origin.device().sectors().0.div_ceil(store.layout().chunk_sectors());
+    if let Some(entry) = entries.iter().find(|entry| entry.old >= chunks) {
+        return Err(SnapshotError::BeyondOrigin { chunk: entry.old, last: chunks - 1 });
+    }
     let mut map = ExceptionMap::default();
     for &entry in &entries {
         map.insert(entry);
@@ -148,6 +157,7 @@ pub async fn merge(reactor: &Reactor, pool: &BufferPool, setup: MergeSetup) -> R
         map: RefCell::new(map),
         entries: RefCell::new(entries),
         step: RefCell::default(),
+        torn: RefCell::default(),
         condition: Cell::new(condition),
         steps: Cell::new(0),
         reactor: reactor.clone(),
@@ -243,11 +253,9 @@ impl Merge {
         let (chunk, end) = (self.layout().chunk_sectors(), self.origin.device().sectors().0);
         let mut runs: Vec<(Extent, Sector)> = Vec::new();
         for Exception { old, new } in entries {
-            let start = old.saturating_mul(chunk);
-            let count = SectorCount(chunk.min(end.saturating_sub(start)));
+            let start = old * chunk;
+            let count = SectorCount(chunk.min(end - start));
             match runs.last_mut() {
-                // What the origin does not reach any more has nowhere to go.
-                _ if count.0 == 0 => {}
                 Some((extent, place)) if extent.end().0 == start && place.0 + extent.count.0 == new * chunk => {
                     extent.count = extent.count + count;
                 }
@@ -286,6 +294,10 @@ impl Merge {
         if status.is_ok() {
             let kept = self.entries.borrow()[..left].to_vec();
             status = self.store.forget(&kept).await;
+            if !status.is_ok() {
+                self.in_doubt.set(true);
+                self.torn.replace(self.step.take());
+            }
         }
         if status.is_ok() {
             let gone = self.entries.borrow_mut().split_off(left);
@@ -333,7 +345,7 @@ impl Merge {
 
     fn write(&self, bio: Bio) {
         match self.layers(bio.extent()).as_slice() {
-            [(_, None)] => self.origin.change(bio),
+            [(_, None)] if !bio.flags().fua => self.origin.change(bio),
             _ => self.jobs.start((self.this.upgrade().expect("whoever sends a request holds it"), bio)),
         }
     }
@@ -346,13 +358,17 @@ impl Merge {
         }
         let slot = self.writes.begin(extent);
         for (part, place) in self.layers(extent) {
-            let piece = piece_of(&bio, part);
-            match place {
-                Some(place) => self.cow.submit(piece.remap(place)),
-                None => self.origin.change(piece),
+            if let Some(place) = place {
+                self.cow.submit(piece_of(&bio, part).remap(place));
+            }
+            if place.is_none() || self.torn.borrow().iter().any(|torn| torn.overlaps(part)) {
+                self.origin.change(piece_of(&bio, part));
             }
         }
         let status = bio.parts_done().await;
+        if bio.flags().fua && !status.is_ok() {
+            self.in_doubt.set(true);
+        }
         self.writes.end(slot);
         bio.end(status);
     }

@@ -26,8 +26,9 @@
 //!   durable by the flush of the one before.
 //! - I4: a snapshot that has lost something is invalid for ever, and says so on disk before the origin
 //!   changes what it lacks. Every request to it fails.
-//! - I5: so has one whose store failed a flush, whoever asked for it: what waits for a commit may be gone
-//!   by then, and a later flush that succeeds says nothing about that.
+//! - I5: so has one whose store failed a flush, or a write with FUA, which may be a flush on the way down,
+//!   whoever asked for it: what waits for a commit may be gone by then, and a later flush that succeeds says
+//!   nothing about that.
 //! - I6: a snapshot that is only full (store `PO`) can still be read, and fails every change.
 //!
 //! Units: sectors of 512 bytes, chunks of the snapshot.
@@ -35,6 +36,7 @@
 //! Sources: the observable behaviour of the `snapshot` target 1.16.0.
 
 pub mod disk;
+mod error;
 pub mod map;
 mod merge;
 pub mod options;
@@ -51,7 +53,7 @@ use std::rc::{Rc, Weak};
 use forebay_block::{Ability, Bio, Extent, Limits, Op, Sector, SectorCount, Status, Target};
 use forebay_reactor::{BufferPool, JobPool, Reactor};
 
-use self::disk::{Exception, FormatError};
+use self::disk::Exception;
 use self::map::ExceptionMap;
 use self::options::{Discards, StoreKind};
 use self::origin::Run;
@@ -60,6 +62,7 @@ use self::store::{Loaded, Store};
 use crate::below::{BuildError, Parked, check_fit, check_multiple};
 use crate::event::Event;
 
+pub use self::error::SnapshotError;
 pub use self::merge::{Merge, MergeCondition, MergeSetup, MergeStatus, merge};
 pub use self::origin::{Origin, OriginFront};
 pub use self::store::Usage;
@@ -72,37 +75,6 @@ const COPIES_MAX: usize = 2048;
 const CHUNK_DEFAULT: u64 = 32;
 /// How often the mark of an invalid store is written before it is given up.
 const MARK_TRIES: u32 = 3;
-
-/// Why a snapshot does not open.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SnapshotError {
-    /// It does not fit its origin.
-    #[error(transparent)]
-    Build(#[from] BuildError),
-    /// The device holds no store that can be used.
-    #[error(transparent)]
-    Format(#[from] FormatError),
-    /// The store does not read.
-    #[error("its metadata cannot be read ({0:?}): look at the log for the device's own error")]
-    Read(Status),
-    /// The store cannot be made or mended.
-    #[error("its metadata cannot be written ({0:?}): look at the log for the device's own error")]
-    Write(Status),
-    /// Two on one store, or a store on the origin itself.
-    #[error("its device is in use by another snapshot of the same origin, or is the origin itself: give it one of its own")]
-    InUse,
-    /// A second merge.
-    #[error("another snapshot is being merged into the same origin: wait until that is done")]
-    Merging,
-    /// No room for a header and an area.
-    #[error("{sectors} sectors have no room for a header and an area of {chunk} sectors each: use a larger device")]
-    Small {
-        /// Size of the device, sectors.
-        sectors: u64,
-        /// Size of a chunk, sectors.
-        chunk: u64,
-    },
-}
 
 /// What a snapshot is made of.
 pub struct Setup {

@@ -116,7 +116,7 @@ impl Snapshot {
     pub(super) fn write(&self, bio: Bio) {
         let layers = self.layers(bio.extent());
         match layers.as_slice() {
-            [(_, Some(place))] => self.cow.submit(bio.remap(*place)),
+            [(_, Some(place))] if !bio.flags().fua => self.cow.submit(bio.remap(*place)),
             _ => self.jobs.start((self.this.upgrade().expect("whoever sends a request holds it"), bio)),
         }
     }
@@ -137,6 +137,9 @@ impl Snapshot {
             return bio.end(Status::IoError);
         }
         let status = self.write_later(&bio).await;
+        if bio.flags().fua && !status.is_ok() {
+            self.invalidate("a write that was to be durable at once failed");
+        }
         bio.end(status);
     }
 
@@ -190,15 +193,17 @@ impl Snapshot {
         Extent::new(Sector(run.old * chunk), SectorCount(end - run.old * chunk))
     }
 
-    /// Takes the chunks of a write that are lacking and not pending.
+    /// Takes the chunks of a write that are lacking and not pending; none of the store where there is no room
+    /// for all.
     fn claim_for(&self, extent: Extent) -> Lacking {
-        let mut lacking = Lacking::default();
+        let (mut lacking, before) = (Lacking::default(), self.store.next());
         for old in self.chunks(extent) {
             if self.map.borrow().get(old).is_some() || self.pending.borrow().contains(&old) {
                 continue;
             }
             let Some(new) = self.store.allocate() else {
                 lacking.full = true;
+                self.store.take_back(before);
                 return lacking;
             };
             self.pending.borrow_mut().insert(old);

@@ -1,7 +1,8 @@
 //! The store of one snapshot in use: it gives out chunks, and makes exceptions durable.
 //!
 //! Invariants:
-//! - I1: a chunk is given out once, whatever becomes of it.
+//! - I1: a chunk is given out once, whatever becomes of it, unless it is taken back before anything of it
+//!   was written.
 //! - I2: one commit at a time; the order of its writes is that of [`super::disk::round`].
 //! - I3: after a commit that failed, nothing is committed any more: the device is in doubt.
 //! - I4: whatever was read while the store opened is durable before it is used.
@@ -21,6 +22,7 @@ use super::SnapshotError;
 use super::disk::format::{ENTRY_BYTES, FIRST_DATA, HEADER_BYTES};
 use super::disk::round::{self, blank_area, block_bytes, entry_offset, plan};
 use super::disk::{Exception, FormatError, Header, Layout, Piece, Position};
+use crate::below::check_multiple;
 
 /// Largest request of metadata, bytes.
 const REQUEST_BYTES_MAX: u64 = 1 << 20;
@@ -119,10 +121,12 @@ impl Store {
             return Ok(Loaded { store, valid: true, entries: Vec::new() });
         };
         let found = u64::from(header.chunk_sectors);
+        check_multiple("snapshot", "chunk", found, u64::from(block) / 512)?;
         if found != chunk_sectors {
             tracing::warn!("snapshot: the store has chunks of {found} sectors, not of {chunk_sectors}: its own size is used");
         }
         let store = Self::new(cow, pool, found, Some(RefCell::default()));
+        store.check_room()?;
         let entries = if header.valid { store.load().await? } else { Vec::new() };
         // What was read may have been left by a process that died before it was durable.
         let status = store.flush().await;
@@ -132,12 +136,15 @@ impl Store {
         Ok(Loaded { store, valid: header.valid, entries })
     }
 
+    /// Whether the device has room for a header and an area.
+    fn check_room(&self) -> Result<(), SnapshotError> {
+        let (sectors, chunk) = (self.cow.sectors().0, self.layout.chunk_sectors());
+        if self.chunks < FIRST_DATA { Err(SnapshotError::Small { sectors, chunk }) } else { Ok(()) }
+    }
+
     /// Makes an empty store: the header last, so that a crash leaves a device without a store.
     async fn format(&self) -> Result<(), SnapshotError> {
-        if self.chunks < FIRST_DATA {
-            let (sectors, chunk) = (self.cow.sectors().0, self.layout.chunk_sectors());
-            return Err(SnapshotError::Small { sectors, chunk });
-        }
+        self.check_room()?;
         let mut status = self.write_piece(&blank_area(self.layout, 0)).await;
         if status.is_ok() {
             status = self.flush().await;
@@ -176,13 +183,14 @@ impl Store {
         while !reading.ended && self.layout.area_chunk(area) < self.chunks {
             let fits = |area: &u64| self.layout.area_chunk(*area) < self.chunks;
             let areas: Vec<u64> = (area..area + ahead).take_while(fits).collect();
+            let known = reading.entries.len();
             self.load_areas(&areas, &mut reading).await.map_err(SnapshotError::Read)?;
+            for (index, &entry) in (0..).zip(&reading.entries).skip(known) {
+                self.layout.check(index, entry, self.chunks)?;
+            }
             area += ahead;
         }
         let entries = reading.entries;
-        for (index, &entry) in (0..).zip(&entries) {
-            self.layout.check(index, entry, self.chunks)?;
-        }
         check_unique(&entries)?;
         let count = entries.len() as u64;
         let per_area = self.layout.area_entries();
@@ -252,6 +260,17 @@ impl Store {
         }
         self.next.set(self.layout.data_from(new + 1));
         Some(new)
+    }
+
+    /// The chunk that is given out next, if there is room.
+    pub(super) fn next(&self) -> u64 {
+        self.next.get()
+    }
+
+    /// Takes back what was given out since `next` was the next chunk: nothing of it was written (I1).
+    pub(super) fn take_back(&self, next: u64) {
+        assert!(next <= self.next.get(), "chunks are given out in ascending order");
+        self.next.set(next);
     }
 
     /// Makes `new` durable, whose data is (I2). The flush that ends it covers whatever was written to

@@ -5,13 +5,17 @@ use std::rc::Rc;
 use forebay_block::{Op, SectorCount, Status};
 use forebay_reactor::BufferPool;
 use forebay_target::snapshot::options::{Discards, StoreKind};
-use forebay_target::snapshot::{Merge, MergeSetup, Origin, Setup, Snapshot, merge, open};
+use forebay_target::snapshot::{Merge, MergeSetup, Origin, Setup, Snapshot, SnapshotError, merge, open};
 
 use crate::rig::{P, Rig, Wish};
 use crate::support::{MemoryDisk, Seen, flush, reactor, read, write};
 
 /// Merges the first store of the rig while `body` looks on; the others are open as snapshots.
 fn merge_with<T>(rig: &Rig, body: impl AsyncFnOnce(&Rc<Merge>, &[Rc<Snapshot>]) -> T) -> T {
+    try_merge(rig, body).unwrap()
+}
+
+fn try_merge<T>(rig: &Rig, body: impl AsyncFnOnce(&Rc<Merge>, &[Rc<Snapshot>]) -> T) -> Result<T, SnapshotError> {
     let (reactor, pool) = (reactor(), BufferPool::default());
     let origin = Origin::new(&reactor, &pool, MemoryDisk::new(&reactor, Rc::clone(&rig.origin)));
     let sectors = SectorCount(rig.origin.borrow().bytes.len() as u64 / 512);
@@ -26,9 +30,9 @@ fn merge_with<T>(rig: &Rig, body: impl AsyncFnOnce(&Rc<Merge>, &[Rc<Snapshot>]) 
         }
         let cow = MemoryDisk::new(&reactor, Rc::clone(&rig.wishes[0].cow));
         let setup = MergeSetup { origin, cow, sectors, chunk_sectors: rig.wishes[0].chunk_sectors };
-        let merge = merge(&reactor, &pool, setup).await.unwrap();
+        let merge = merge(&reactor, &pool, setup).await?;
         merge.begin();
-        body(&merge, &others).await
+        Ok(body(&merge, &others).await)
     };
     let result = reactor.run(run).unwrap();
     reactor.clear();
@@ -144,4 +148,78 @@ fn a_flush_that_failed_ends_the_merging_and_no_later_one_succeeds() {
         assert_eq!(flush(&**merge).await, Status::IoError);
     });
     assert_eq!(wish.cow.borrow().bytes[4096 + 8], 2, "the entries stay");
+}
+
+#[test]
+fn what_is_written_after_the_clearing_failed_part_way_is_there_when_the_store_is_opened_again() {
+    // Sectors of the two areas; the second one is cleared first.
+    for (area, cleared) in [(1, true), (34, false)] {
+        let wish = Wish::new(P, 1, 100);
+        let rig = Rig::new(64, std::slice::from_ref(&wish));
+        rig.run(async |life| assert_eq!(write(&*life.snapshots[0], 0, &vec![7; 40 * 512], false).await, Status::Ok));
+        let mut model = rig.origin_bytes();
+        model[..40 * 512].fill(7);
+        wish.cow.borrow_mut().bad.push((Op::Write, area));
+        merge_with(&rig, async |merge, _| {
+            merge.done().await;
+            assert_eq!((merge.status().to_string().as_str(), merge.status().left), ("Merge failed", 40));
+            assert_eq!(wish.cow.borrow().bytes[34 * 512..35 * 512].iter().all(|&byte| byte == 0), cleared);
+            for (sector, sectors, byte) in [(3, 1, 21), (30, 20, 22), (36, 1, 23)] {
+                assert_eq!(write(&**merge, sector, &vec![byte; sectors * 512], false).await, Status::Ok);
+                let at = usize::try_from(sector * 512).unwrap();
+                model[at..at + sectors * 512].fill(byte);
+            }
+            assert!(read(&**merge, 0, 64).await.unwrap() == model);
+            assert_eq!(flush(&**merge).await, Status::IoError, "nobody knows what the error was of");
+        });
+        wish.cow.borrow_mut().bad.clear();
+        merge_with(&rig, async |merge, _| {
+            assert!(read(&**merge, 0, 64).await.unwrap() == model, "area at sector {area}");
+            merge.done().await;
+            assert_eq!(merge.status().to_string(), "2/100 2");
+        });
+        assert!(rig.origin_bytes() == model);
+    }
+}
+
+#[test]
+fn a_write_with_fua_that_failed_ends_the_merging_as_a_flush_does() {
+    for (at, sector) in [(8, 24), (80, 80)] {
+        let wish = Wish::new(P, 8, 100);
+        let rig = Rig::new(1024, std::slice::from_ref(&wish));
+        rig.run(async |life| assert_eq!(write(&*life.snapshots[0], 0, &[7; 8192], false).await, Status::Ok));
+        // A merge that cannot begin: so the chunks stay where they are.
+        rig.origin.borrow_mut().bad.push((Op::Write, 0));
+        merge_with(&rig, async |merge, _| {
+            merge.done().await;
+            assert_eq!(flush(&**merge).await, Status::Ok);
+            let disk = if at == 8 { &wish.cow } else { &rig.origin };
+            disk.borrow_mut().bad.push((Op::Write, sector));
+            assert_eq!(write(&**merge, at, &[9; 512], true).await, Status::IoError);
+            disk.borrow_mut().bad.pop();
+            assert_eq!(flush(&**merge).await, Status::IoError);
+        });
+    }
+}
+
+#[test]
+fn a_chunk_behind_the_end_of_the_origin_is_not_forgotten() {
+    let wish = Wish::new(P, 8, 100);
+    let mut rig = Rig::new(1024, std::slice::from_ref(&wish));
+    rig.run(async |life| assert_eq!(write(&*life.snapshots[0], 1016, &[7; 4096], false).await, Status::Ok));
+    let whole = Rc::clone(&rig.origin);
+    for (sectors, refused) in [(1016, true), (1017, false), (1024, false), (2048, false)] {
+        rig.origin = crate::support::platter(sectors * 512);
+        rig.origin.borrow_mut().bytes[..1016 * 512].copy_from_slice(&whole.borrow().bytes[..1016 * 512]);
+        let store = wish.cow.borrow().bytes.clone();
+        let merged = try_merge(&rig, async |merge, _| merge.done().await);
+        let refusal = SnapshotError::BeyondOrigin { chunk: 127, last: 126 };
+        assert_eq!(merged, if refused { Err(refusal) } else { Ok(()) }, "{sectors} sectors");
+        assert_eq!(wish.cow.borrow().bytes == store, refused);
+        if !refused {
+            let end = sectors.min(1024);
+            assert!(rig.origin_bytes()[1016 * 512..end * 512].iter().all(|&byte| byte == 7));
+        }
+        wish.cow.borrow_mut().bytes = store;
+    }
 }

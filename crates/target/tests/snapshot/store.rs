@@ -1,10 +1,15 @@
 //! The store, byte by byte: new, written, full, lost, opened again.
 
-use forebay_block::{Bio, Extent, Sector, SectorCount, Status, call};
-use forebay_target::snapshot::{Condition, SnapshotError};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use forebay_block::{Bio, Extent, Limits, Sector, SectorCount, Status, call};
+use forebay_reactor::BufferPool;
+use forebay_target::snapshot::options::Discards;
+use forebay_target::snapshot::{Condition, Origin, Setup, SnapshotError, open};
 
 use crate::rig::{N, P, PO, Rig, Wish};
-use crate::support::{Seen, read, write};
+use crate::support::{MemoryDisk, Platter, Seen, read, write};
 
 fn words(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).map(|word| u64::from_le_bytes(*word.first_chunk().unwrap())).collect()
@@ -138,6 +143,49 @@ fn a_full_store_with_overflow_is_read_until_the_origin_needs_it() {
 }
 
 #[test]
+fn a_write_that_does_not_fit_takes_no_room_from_the_origin() {
+    let wish = Wish::new(PO, 8, 6);
+    let rig = Rig::new(1024, std::slice::from_ref(&wish));
+    let old = rig.origin_bytes();
+    rig.run(async |life| {
+        assert_eq!(write(&*life.snapshots[0], 0, &[1; 512], false).await, Status::Ok);
+        assert_eq!(write(&*life.snapshots[0], 804, &[1; 4 * 4096], false).await, Status::IoError);
+        assert_eq!(life.status(0), "Overflow");
+        assert_eq!(write(&life.front, 800, &[7; 3 * 4096], false).await, Status::Ok);
+        assert_eq!(life.status(0), "Overflow", "there is room for three");
+        assert_eq!(read(&*life.snapshots[0], 800, 24).await, Ok(old[800 * 512..824 * 512].to_vec()));
+    });
+}
+
+#[test]
+fn a_chunk_that_the_device_cannot_read_is_refused_before_it_is_read() {
+    let wish = Wish::new(P, 1, 64);
+    let rig = Rig::new(1024, std::slice::from_ref(&wish));
+    rig.run(async |_| ());
+    let (reactor, pool) = (crate::support::reactor(), BufferPool::default());
+    let disk = |platter: &Rc<RefCell<Platter>>, logical_bytes| {
+        MemoryDisk::with_limits(
+            &reactor,
+            Rc::clone(platter),
+            Limits { logical_bytes, physical_bytes: 4096, ..Limits::unlimited() },
+        )
+    };
+    wish.cow.borrow_mut().seen.clear();
+    let setup = Setup {
+        origin: Origin::new(&reactor, &pool, disk(&rig.origin, 512)),
+        cow: disk(&wish.cow, 4096),
+        sectors: SectorCount(1024),
+        store: P,
+        chunk_sectors: 8,
+        discards: Discards::Refused,
+        coalesce: true,
+    };
+    let error = reactor.run(open(&reactor, &pool, setup)).unwrap().err().unwrap();
+    assert_eq!(error.to_string(), "snapshot: chunk 1 is not a multiple of 8");
+    assert_eq!(wish.cow.borrow().seen, [Seen::Read(0, 8)]);
+}
+
+#[test]
 fn errors_of_the_store_lose_the_snapshot_and_not_the_origin() {
     for (op, sector) in [(forebay_block::Op::Write, 16), (forebay_block::Op::Write, 8), (forebay_block::Op::Flush, 0)] {
         let wish = Wish::new(P, 8, 64);
@@ -158,6 +206,21 @@ fn a_flush_that_failed_loses_the_snapshot() {
     rig.run(async |life| {
         wish.cow.borrow_mut().bad.push((forebay_block::Op::Flush, 0));
         assert_eq!(crate::support::flush(&*life.snapshots[0]).await, Status::IoError);
+        assert_eq!(life.status(0), "Invalid");
+    });
+}
+
+#[test]
+fn a_write_with_fua_that_failed_loses_the_snapshot_and_one_without_does_not() {
+    let wish = Wish::new(P, 8, 64);
+    let rig = Rig::new(1024, std::slice::from_ref(&wish));
+    rig.run(async |life| {
+        let snapshot = &*life.snapshots[0];
+        assert_eq!(write(snapshot, 0, &[7; 4096], false).await, Status::Ok);
+        wish.cow.borrow_mut().bad.push((forebay_block::Op::Write, 16));
+        assert_eq!(write(snapshot, 0, &[8; 512], false).await, Status::IoError);
+        assert_eq!((life.status(0), write(snapshot, 1, &[8; 512], true).await), ("24/512 16".to_owned(), Status::Ok));
+        assert_eq!(write(snapshot, 0, &[8; 512], true).await, Status::IoError);
         assert_eq!(life.status(0), "Invalid");
     });
 }
@@ -190,6 +253,7 @@ fn stores_that_cannot_be_are_refused() {
     assert!(refusal(&|bytes| bytes[4096 + 8] = 3).contains("a second time"));
     assert!(refusal(&|bytes| bytes[4096 + 16] = 0).contains("names chunk 0 a second time"));
     assert!(refusal(&|bytes| bytes.truncate(3 * 4096)).contains("the device ends with chunk 2"));
+    assert!(refusal(&|bytes| bytes[12..16].copy_from_slice(&512_u32.to_le_bytes())).contains("no room for a header"));
     let small = Rig::new(1024, &[Wish::new(P, 8, 1)]).try_run(async |_| ()).err();
     assert_eq!(small, Some(SnapshotError::Small { sectors: 8, chunk: 8 }));
 }
