@@ -25,5 +25,5 @@ pub use allocation::{Allocation, LookUp, Run};
 pub use bio::{Bio, End, Flags, Op, Status, call, call_with};
 pub use bvec::{BioVec, BvecIter, Common, HeapMemory, Loan, Memory, Segments, SharedMemory, Source, lend, lend_mut};
 pub use limits::{Ability, Limits};
-pub use target::{Row, Table, TableError, Target};
+pub use target::{Row, Table, TableError, Target, flush, pass_flush};
 pub use unit::{Extent, SECTOR_BYTES, Sector, SectorCount};

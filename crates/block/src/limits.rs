@@ -42,7 +42,8 @@ pub struct Limits {
     pub chunk_sectors: u32,
     /// Unit of a discard, bytes; 0 where discards are not offered.
     pub discard_grain_bytes: u32,
-    /// Whether a flush makes earlier ended writes durable.
+    /// Whether a flush makes earlier ended writes durable. `No`: there is nothing that a flush would do,
+    /// what ended counts as durable, and flushes stay away ([`flush`](crate::flush)).
     pub flush: Ability,
     /// Whether single writes can be made durable before they end.
     pub fua: Ability,
@@ -75,7 +76,8 @@ impl Limits {
         }
     }
 
-    /// The limits of something that stands on two targets: the stricter of each.
+    /// The limits of something that stands on two targets: the stricter of each, but that it is flushed
+    /// when one of them is to be.
     #[must_use]
     pub fn stack(self, below: Limits) -> Limits {
         Limits {
@@ -90,7 +92,7 @@ impl Limits {
             gap_mask: self.gap_mask | below.gap_mask,
             chunk_sectors: stricter_chunk(self.chunk_sectors, below.chunk_sectors),
             discard_grain_bytes: self.discard_grain_bytes.max(below.discard_grain_bytes),
-            flush: self.flush.min(below.flush),
+            flush: self.flush.max(below.flush),
             fua: self.fua.min(below.fua),
             discard: self.discard.min(below.discard),
             write_zeroes: self.write_zeroes.min(below.write_zeroes),
@@ -134,5 +136,13 @@ mod tests {
         let both = disk.stack(other);
         assert_eq!((both.logical_bytes, both.max_sectors, both.chunk_sectors, both.fua), (4096, 256, 32, Ability::No));
         assert!(both.is_valid());
+    }
+
+    #[test]
+    fn what_stands_on_one_that_is_to_be_flushed_is_to_be_flushed() {
+        let without = Limits { flush: Ability::No, ..Limits::unlimited() };
+        assert_eq!(without.stack(Limits::unlimited()).flush, Ability::Native);
+        assert_eq!(Limits::unlimited().stack(without).flush, Ability::Native);
+        assert_eq!(without.stack(without).flush, Ability::No);
     }
 }

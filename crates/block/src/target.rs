@@ -14,7 +14,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use crate::allocation::Allocation;
-use crate::bio::{Bio, Op, Status};
+use crate::bio::{Bio, Call, Op, Status, call_with};
 use crate::limits::{Ability, Limits};
 use crate::split::{prefix_bytes, surely_fits};
 use crate::unit::{Extent, SECTOR_SHIFT, Sector, SectorCount};
@@ -39,6 +39,17 @@ pub trait Target {
     fn allocation(&self, extent: Extent, out: &mut Allocation) {
         out.data(extent.count);
     }
+}
+
+/// Passes `bio`, a flush, on to `target`; where that has nothing to flush, ends it as done.
+pub fn pass_flush(target: &dyn Target, bio: Bio) {
+    if target.limits().flush == Ability::No { bio.end(Status::Ok) } else { target.submit(bio) }
+}
+
+/// Makes durable what `target` says is done, as [`call`](crate::call) with a flush; done at once where there is
+/// nothing to flush.
+pub fn flush(target: &dyn Target) -> Call {
+    call_with(Bio::flush(), |bio| pass_flush(target, bio))
 }
 
 /// One line of a table: where it starts, how long it is, what serves it.
@@ -153,10 +164,10 @@ impl Table {
 
     fn flush_all(&self, bio: Bio) {
         if let [row] = self.rows.as_slice() {
-            return row.target.submit(bio);
+            return pass_flush(&*row.target, bio);
         }
         for row in &self.rows {
-            row.target.submit(bio.part(0, 0));
+            pass_flush(&*row.target, bio.part(0, 0));
         }
         bio.end_after_parts();
     }

@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use forebay_block::{Bio, Extent, SectorCount, Status, Table, Target, call};
+use forebay_block::{Extent, SectorCount, Status, Table, Target, flush};
 use forebay_device::FileOptions;
 use forebay_reactor::{BufferPool, Reactor};
 use forebay_target::cache::{self, Cache, MessageError};
@@ -323,7 +323,7 @@ impl Stack {
         let mut flushed = Status::Ok;
         // A cache flushes what is below it when it closes, and holds flushes while it is suspended.
         for (row, _) in self.table.rows().iter().zip(&self.kinds).filter(|(_, kind)| **kind != "writecache") {
-            flushed = flushed.and(call(&*row.target, Bio::flush()).await.status());
+            flushed = flushed.and(flush(&*row.target).await.status());
         }
         let mirrors = mirrors::close_all(&self.mirrors).await;
         let closed = close_caches(&self.caches).await.and(mirrors).and(clones::close(&self.clones).await);

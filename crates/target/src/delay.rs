@@ -222,7 +222,8 @@ impl Target for Delay {
 
     fn limits(&self) -> Limits {
         let legs = &self.inner.legs;
-        legs.read.below.limits().stack(legs.write.below.limits()).stack(legs.flush.below.limits())
+        let flush = legs.flush.below.limits();
+        Limits { flush: flush.flush, ..legs.read.below.limits().stack(legs.write.below.limits()).stack(flush) }
     }
 
     fn sectors(&self) -> SectorCount {

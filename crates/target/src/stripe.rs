@@ -16,7 +16,7 @@
 
 use std::rc::Rc;
 
-use forebay_block::{Allocation, Bio, Extent, Limits, Op, SECTOR_BYTES, Sector, SectorCount, Status, Target};
+use forebay_block::{Allocation, Bio, Extent, Limits, Op, SECTOR_BYTES, Sector, SectorCount, Status, Target, pass_flush};
 
 use crate::below::{BuildError, check_multiple};
 use crate::linear::Linear;
@@ -115,7 +115,7 @@ impl Target for Stripe {
     fn submit(&self, bio: Bio) {
         if bio.op() == Op::Flush {
             for column in &self.columns {
-                column.submit(bio.part(0, 0));
+                pass_flush(column, bio.part(0, 0));
             }
             return bio.end_after_parts();
         }

@@ -136,6 +136,22 @@ fn a_bio_over_several_rows_becomes_a_part_for_each() {
 }
 
 #[test]
+fn a_row_without_flushes_neither_gets_one_nor_hides_that_of_the_others() {
+    let none = Limits { flush: Ability::No, ..Limits::unlimited() };
+    let (volatile, durable) = (Shelf::new(8, Limits::unlimited()), Shelf::new(8, none));
+    let table = Table::new(vec![row(0, 8, &durable), row(8, 8, &volatile)]).unwrap();
+    assert_eq!(table.limits().flush, Ability::Native);
+    let count = Rc::new(Count::default());
+    table.submit(count.watch(Bio::flush()));
+    assert_eq!((durable.seen(), volatile.seen()), (vec![], vec![(Op::Flush, extent(0, 0))]));
+    volatile.end_all(Status::Ok);
+    assert_eq!((count.0.get(), count.1.get()), (1, Some(Status::Ok)));
+    let table = Table::new(vec![row(0, 8, &durable)]).unwrap();
+    assert_eq!((table.limits().flush, submit(&table, Bio::flush())), (Ability::No, Some(Status::Ok)));
+    assert_eq!(durable.seen(), []);
+}
+
+#[test]
 fn a_flush_reaches_every_row_and_ends_after_all() {
     let (shelves, table) = three();
     let count = Rc::new(Count::default());

@@ -109,6 +109,7 @@ fn disk(name: &'static str, sectors: u64, logical_bytes: u32, faults: bool, rng:
         max_sectors: unit * choose(rng, &[8, 64, 256, 2048]),
         max_segments: choose(rng, &[1, 4, 128]),
         write_zeroes: ability(rng),
+        flush: ability(rng),
         ..Limits::unlimited()
     };
     let shortest = 1 << rng.u32(10..16);

@@ -9,12 +9,13 @@
 //! Invariants:
 //! - I1: `newest` is `durable` with every unflushed write on top, in the order of their effects.
 //! - I2: a sector's durable content never gets older: it changes only to a write of a higher order.
-//! - I3: a flush makes durable every write that was done before the flush was submitted.
+//! - I3: a flush makes durable every write that was done before the flush was submitted; on a disk without flushes a
+//!   write is durable when it is done.
 //!
 //! Units: sectors of 512 bytes, as `usize` because they index memory.
 
 use fastrand::Rng;
-use forebay_block::Limits;
+use forebay_block::{Ability, Limits};
 
 use super::fault::{FaultOptions, Faults};
 use super::remains::{Pending, Remains};
@@ -144,11 +145,12 @@ impl Disk {
         self.orders
     }
 
-    /// A write is reported done; `clock` counts done requests. With `fua` it is durable now.
+    /// A write is reported done; `clock` counts done requests. With `fua`, and on a disk without flushes,
+    /// it is durable now.
     pub(crate) fn write_done(&mut self, order: u64, fua: bool, clock: u64) {
         let Ok(at) = self.unflushed.binary_search_by_key(&order, |write| write.order) else { return };
         self.unflushed[at].done = Some(clock);
-        if fua {
+        if fua || self.keeps_all() {
             let write = self.unflushed.remove(at);
             self.make_durable(write);
         }
@@ -156,6 +158,11 @@ impl Disk {
             let write = self.unflushed.remove(0);
             self.make_durable(write);
         }
+    }
+
+    /// Whether it has no flush, and what is done is durable.
+    fn keeps_all(&self) -> bool {
+        self.options.limits.flush == Ability::No
     }
 
     fn make_durable(&mut self, write: Unflushed) {
@@ -272,6 +279,11 @@ impl Disk {
         for write in &mut self.unflushed {
             write.done.get_or_insert(clock);
             write.forgotten = false;
+        }
+        if self.keeps_all() {
+            for write in std::mem::take(&mut self.unflushed) {
+                self.make_durable(write);
+            }
         }
     }
 }

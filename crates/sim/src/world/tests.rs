@@ -2,19 +2,16 @@
 
 use std::rc::Rc;
 
-use forebay_block::{Bio, Extent, Flags, HeapMemory, Limits, Sector, SectorCount, Segments, Status, Target, call};
+use forebay_block::{Ability, Bio, Extent, Flags, HeapMemory, Limits, Sector, SectorCount, Segments, Status, Target, call};
 
 use super::{Cut, DiskOptions, FaultOptions, Moment, Stop, World, WorldOptions};
 
 fn world(seed: u64, faults: FaultOptions) -> World {
-    let disk = DiskOptions {
-        name: "disk",
-        sectors: 64,
-        limits: Limits::unlimited(),
-        latency_ns: (1_000, 2_000),
-        tear_bytes: 512,
-        faults,
-    };
+    world_of(seed, faults, Limits::unlimited())
+}
+
+fn world_of(seed: u64, faults: FaultOptions, limits: Limits) -> World {
+    let disk = DiskOptions { name: "disk", sectors: 64, limits, latency_ns: (1_000, 2_000), tear_bytes: 512, faults };
     World::new(WorldOptions { seed, disks: vec![disk], yield_always: false, early_effect: false, trace: false })
 }
 
@@ -59,6 +56,15 @@ fn flushed_and_fua_writes_outlive_every_power_cut_and_others_only_some() {
         lost += u32::from(bytes[1024] == 0);
     }
     assert!(lost > 5 && lost < 35, "{lost} of 40 lost");
+}
+
+#[test]
+fn a_disk_without_flushes_keeps_what_is_done_and_refuses_them() {
+    for seed in 0..20 {
+        let world = world_of(seed, FaultOptions::default(), Limits { flush: Ability::No, ..Limits::unlimited() });
+        let (statuses, bytes) = live(&world, vec![write(0, 1, 1, false), Bio::flush(), write(1, 1, 2, false)], Cut::Power);
+        assert_eq!((statuses[1], bytes[0], bytes[512]), (Status::Unsupported, 1, 2), "seed {seed}");
+    }
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use forebay_block::{
-    Allocation, Bio, End, Extent, HeapMemory, Limits, Op, Run, SECTOR_BYTES, Sector, SectorCount, Segments, Status, Target,
-    allocation, bio::Call,
+    Ability, Allocation, Bio, End, Extent, HeapMemory, Limits, Op, Run, SECTOR_BYTES, Sector, SectorCount, Segments, Status,
+    Target, allocation, bio::Call,
 };
 use forebay_reactor::{Backend, DeviceId, Done, Requests, Tag, Wait};
 
@@ -64,7 +64,9 @@ impl Disk {
     fn execute(&self, bio: Bio) {
         let touches = |sector| bio.extent().overlaps(extent(sector, 1));
         let bad = self.bad_sector.get().is_some_and(touches);
-        let status = if bad { Status::IoError } else { self.fails.get() };
+        let refused = bio.op() == Op::Flush && self.limits.flush == Ability::No;
+        let status =
+            if bad { Status::IoError } else { self.fails.get().and(if refused { Status::Unsupported } else { Status::Ok }) };
         if status.is_ok() {
             let start = usize::try_from(bio.sector().to_bytes()).unwrap();
             let end = start + usize::try_from(bio.bytes()).unwrap();

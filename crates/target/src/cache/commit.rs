@@ -25,7 +25,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{Bio, Status, call};
+use forebay_block::{Bio, Status, flush};
 
 use super::Cache;
 use super::index::{CachedExtent, SlotRun};
@@ -278,7 +278,7 @@ impl Cache {
     }
 
     pub(super) async fn flush_fast(&self) -> Status {
-        call(&*self.fast, Bio::flush()).await.status()
+        flush(&*self.fast).await.status()
     }
 
     /// Makes bypassed writes and writeback durable on the origin, when there are any. One flush is in
@@ -297,7 +297,7 @@ impl Cache {
                 continue;
             }
             let covered = self.origin_writes.get();
-            let status = call(&*self.origin, Bio::flush()).await.status();
+            let status = flush(&*self.origin).await.status();
             self.origin_flushing.set(false);
             if status.is_ok() {
                 self.origin_flushed.set(covered);

@@ -23,7 +23,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use forebay_block::{Ability, Bio, Status, call};
+use forebay_block::{Bio, Status, flush};
 
 use super::CloneTarget;
 use super::format::Place;
@@ -147,14 +147,11 @@ impl CloneTarget {
 
     /// Steps ① to ③; the first only, where there are no pages.
     async fn make_durable(&self, pages: &[(u32, Vec<u64>)]) -> Status {
-        let destination = &*self.destination.target;
-        if destination.limits().flush != Ability::No {
-            let flushed = call(destination, Bio::flush()).await.status();
-            if !flushed.is_ok() {
-                self.commits.lost.set(true);
-                self.latch("a flush of the destination");
-                return flushed;
-            }
+        let flushed = flush(&*self.destination.target).await.status();
+        if !flushed.is_ok() {
+            self.commits.lost.set(true);
+            self.latch("a flush of the destination");
+            return flushed;
         }
         if pages.is_empty() {
             return Status::Ok;

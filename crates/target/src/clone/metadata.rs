@@ -18,7 +18,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use forebay_block::{Ability, Bio, Sector, SectorCount, Status, Target, call};
+use forebay_block::{Bio, Sector, SectorCount, Status, Target, call, flush};
 use forebay_reactor::{Buffer, BufferPool};
 
 use super::admin::OpenError;
@@ -206,8 +206,7 @@ impl Metadata {
 
     /// Makes durable what was written.
     async fn flush(&self) -> Status {
-        let able = self.target.limits().flush != Ability::No;
-        if able { call(&*self.target, Bio::flush()).await.status() } else { Status::Ok }
+        flush(&*self.target).await.status()
     }
 }
 

@@ -187,7 +187,7 @@ impl Target for CloneTarget {
             discard: Ability::Native,
             discard_grain_bytes: grain,
             write_zeroes: destination.write_zeroes,
-            flush: destination.flush,
+            flush: Ability::Native,
             fua: destination.fua,
             ..destination.stack(self.source.target.limits())
         }

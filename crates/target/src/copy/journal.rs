@@ -21,7 +21,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use forebay_block::{Bio, Flags, HeapMemory, Sector, SectorCount, Segments, Status, Target, call};
+use forebay_block::{Bio, Flags, HeapMemory, Sector, SectorCount, Segments, Status, Target, call, flush};
 
 use super::{Engine, How, Leg, Outcome, Watch};
 
@@ -178,7 +178,7 @@ impl Journal {
             // Before the flush begins (I1).
             let settled = (first + watch.settled().0) * 512;
             for leg in to {
-                let status = call(&*leg.target, Bio::flush()).await.status();
+                let status = flush(&*leg.target).await.status();
                 if !status.is_ok() {
                     return status;
                 }

@@ -276,7 +276,7 @@ impl LogWrites {
         self.inner.log(unflushed);
         self.inner.log([self.inner.shape.mark(b"dm-log-writes-end")]);
         self.settled().await;
-        let flushed = forebay_block::call(&*self.inner.log, Bio::flush()).await.status();
+        let flushed = forebay_block::flush(&*self.inner.log).await.status();
         match self.state() {
             LogState::Logging if !flushed.is_ok() => LogState::Failed(flushed),
             state => state,

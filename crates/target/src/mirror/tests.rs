@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{Bio, Flags, Op, SectorCount, Status, Target};
+use forebay_block::{Ability, Bio, Flags, Limits, Op, SectorCount, Status, Target};
 use forebay_reactor::{BufferPool, Reactor};
 
 use super::options::{Features, Sync};
@@ -262,6 +262,23 @@ fn a_failed_flush_means_that_unflushed_regions_are_lost_on_that_leg() {
         assert_eq!(call(&**mirror, Bio::flush()).await.status(), Status::IoError);
         rig.legs[1].fails.set(Status::Ok);
         assert_eq!(put(mirror, 3, 6).await, Status::IoError, "nothing can be promised any more");
+    });
+}
+
+#[test]
+fn a_leg_without_flushes_is_not_flushed_and_the_others_are() {
+    let mut rig = Rig::new(3);
+    rig.legs[1] = Disk::with_limits(64, Limits { flush: Ability::No, ..Limits::unlimited() });
+    rig.run(rig.setup(true, Sync::None, KEEP), async |mirror| {
+        assert_eq!(mirror.limits().flush, Ability::Native);
+        assert_eq!(put(mirror, 3, 5).await, Status::Ok);
+        rig.legs.iter().for_each(|leg| drop(leg.take_seen()));
+        assert_eq!(call(&**mirror, Bio::flush()).await.status(), Status::Ok);
+        let flushes: Vec<usize> = rig.legs.iter().map(|leg| leg.take_seen().len()).collect();
+        assert_eq!(flushes, [1, 0, 1]);
+        assert_eq!(mirror.status().line(), "3 leg0 leg1 leg2 8/8 1 AAA 3 disk log A");
+        mirror.reactor.sleep(Duration::from_secs(2)).await;
+        assert_eq!(rig.logged().0, 0xFF, "regions become clean as ever");
     });
 }
 

@@ -26,7 +26,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::{Rc, Weak};
 
-use forebay_block::{Ability, Bio, End, Extent, Limits, Op, Sector, SectorCount, Status, Target, call};
+use forebay_block::{Ability, Bio, End, Extent, Limits, Op, Sector, SectorCount, Status, Target, flush, pass_flush};
 use forebay_reactor::{BufferPool, JobPool, Reactor};
 
 use super::disk::{Exception, Layout};
@@ -283,7 +283,7 @@ impl Merge {
         let outcomes = all(runs.iter().map(copy)).await;
         let mut status = outcomes.iter().fold(Status::Ok, |status, outcome| status.and(outcome.status()));
         if status.is_ok() {
-            status = call(&**self.origin.device(), Bio::flush()).await.status();
+            status = flush(&**self.origin.device()).await.status();
             if !status.is_ok() {
                 self.in_doubt.set(true);
             }
@@ -376,8 +376,8 @@ impl Merge {
     fn flush(&self, bio: Bio) {
         let end = self.this.upgrade().expect("whoever sends a request holds it") as Rc<dyn End>;
         self.flushes.pass_with(bio, (), end, |bio| {
-            self.cow.submit(bio.part(0, 0));
-            self.origin.device().submit(bio.part(0, 0));
+            pass_flush(&*self.cow, bio.part(0, 0));
+            pass_flush(&**self.origin.device(), bio.part(0, 0));
             bio.end_after_parts();
         });
     }

@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_block::bio::Call;
-use forebay_block::{Bio, Flags, Sector, Status, Target, call};
+use forebay_block::{Bio, Flags, Sector, Status, Target, call, flush};
 use forebay_reactor::{Buffer, BufferPool};
 
 use super::SnapshotError;
@@ -378,7 +378,7 @@ impl Store {
     pub(super) async fn flush(&self) -> Status {
         let (begun, done) = self.flushes.get();
         self.flushes.set((begun + 1, done));
-        let status = call(&*self.cow, Bio::flush()).await.status();
+        let status = flush(&*self.cow).await.status();
         if status.is_ok() {
             let (begun_since, _) = self.flushes.get();
             self.flushes.set((begun_since, begun + 1));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::below::testing::{Disk, Ends, content, extent, read, status_of, told, write};
-use forebay_block::Flags;
+use forebay_block::{Ability, Flags};
 use proptest::prelude::*;
 
 fn striped(disks: &[Rc<Disk>], chunk: u64, sectors: u64) -> Result<Stripe, BuildError> {
@@ -40,6 +40,15 @@ fn a_flush_reaches_every_column_and_an_error_of_one_is_the_result() {
     assert!(disks.iter().all(|disk| disk.take_seen() == [(Op::Flush, extent(0, 0))]));
     assert_eq!(status_of(&stripe, write(0, &vec![0; 36 * 512])), Status::NoSpace);
     assert_eq!(status_of(&stripe, write(0, &[0; 4 * 512])), Status::Ok, "the first column is well");
+}
+
+#[test]
+fn a_column_without_flushes_does_not_hide_that_of_the_others() {
+    let without = Disk::with_limits(20, Limits { flush: Ability::No, ..Limits::unlimited() });
+    let disks = [without, Disk::new(20)];
+    let stripe = striped(&disks, 4, 32).unwrap();
+    assert_eq!((stripe.limits().flush, status_of(&stripe, Bio::flush())), (Ability::Native, Status::Ok));
+    assert_eq!((disks[0].take_seen(), disks[1].take_seen()), (vec![], vec![(Op::Flush, extent(0, 0))]));
 }
 
 #[test]

@@ -269,7 +269,7 @@ async fn write_empty(
 }
 
 async fn flush(fast: &dyn Target, what: &'static str) -> Result<(), OpenError> {
-    if call(fast, Bio::flush()).await.status().is_ok() { Ok(()) } else { Err(OpenError::Device { what }) }
+    if forebay_block::flush(fast).await.status().is_ok() { Ok(()) } else { Err(OpenError::Device { what }) }
 }
 
 fn admission<'a>(side: Option<&'a Side>, setup: &Setup, geometry: &'a Geometry) -> Option<Admission<'a>> {

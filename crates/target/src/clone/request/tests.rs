@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_block::{Bio, Flags, Op, SectorCount, Status, Target};
+use forebay_block::{Ability, Bio, Flags, Limits, Op, SectorCount, Status, Target};
 use forebay_reactor::{BufferPool, Reactor};
 
 use crate::below::testing::{Disk, JumpingClock, call, content, extent, read, told, write};
@@ -317,4 +317,18 @@ fn what_may_not_wait_is_not_copied_for() {
     for (sector, sectors, status) in [(17, 3, Status::Ok), (0, 16, Status::Ok), (15, 2, Status::Again)] {
         assert_eq!(bench.status_of(&clone, read(sector, sectors).0.with(no_wait)), status);
     }
+}
+
+#[test]
+fn a_flush_commits_also_where_the_destination_has_none() {
+    let mut bench = Bench::new();
+    bench.destination = Disk::with_limits(SECTORS + 3, Limits { flush: Ability::No, ..Limits::unlimited() });
+    let clone = bench.still();
+    assert_eq!(clone.limits().flush, Ability::Native, "the metadata are to be flushed");
+    bench.write(&clone, 16, 8, 7);
+    bench.flush(&clone);
+    assert!(bench.destination.take_seen().iter().all(|(op, _)| *op != Op::Flush));
+    drop(clone);
+    bench.kill();
+    assert_eq!(bench.still().status().hydrated, 1);
 }

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_block::{Ability, Bio, Flags, Sector, Status, Target, call};
+use forebay_block::{Ability, Bio, Flags, Sector, Status, Target, call, flush};
 use forebay_reactor::BufferPool;
 
 use self::format::{Behind, Image};
@@ -294,7 +294,7 @@ impl DirtyLog {
         if !status.is_ok() {
             return LogState::WriteFailed;
         }
-        if !fua && limits.flush != Ability::No && !call(&*device.target, Bio::flush()).await.status().is_ok() {
+        if !fua && !flush(&*device.target).await.status().is_ok() {
             return LogState::FlushFailed;
         }
         LogState::Alive

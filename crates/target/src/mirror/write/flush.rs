@@ -10,7 +10,7 @@
 
 use std::cell::Cell;
 
-use forebay_block::{Bio, Status};
+use forebay_block::{Bio, Status, pass_flush};
 
 use crate::event::Event;
 use crate::mirror::Mirror;
@@ -52,7 +52,7 @@ impl Mirror {
         }
         let time = self.log.time();
         let sent = self.state.borrow().legs.alive();
-        let fanned = self.fans.send(sent, |_| Bio::flush(), |leg, bio| self.legs[leg].target.submit(bio)).await;
+        let fanned = self.fans.send(sent, |_| Bio::flush(), |leg, bio| pass_flush(&*self.legs[leg].target, bio)).await;
         if fanned.failed.is_empty() && sent == self.state.borrow().legs.all() {
             self.log.legs_flushed(time);
             if !self.log.is_kept() {
