@@ -2,78 +2,21 @@
 //!
 //! A scripted server is a thread that negotiates as our own server does and then follows its script.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests are servers on threads of their own")]
-#![allow(clippy::needless_pass_by_value, reason = "closures are written in place")]
 
 mod common;
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use common::Engine;
 use common::client::{FLUSH, READ, WRITE};
-use common::script::{BYTES, LONG, Peer, Script, answer_with_anything};
-use forebay_block::{Bio, HeapMemory, Sector, Segments, Status, call};
+use common::script::{BYTES, LONG, Peer, Script, answer_with_anything, done, each, options, read, socket, until_exists, write};
+use forebay_block::{Bio, Sector, Status, call};
 use forebay_device::{NbdDevice, NbdError, NbdOptions};
-use forebay_nbd::uri::Endpoint;
 use forebay_nbd::{TransmissionFlags, WireError};
 use forebay_reactor::{BufferPool, Reactor};
-
-fn until_exists(path: &Path) {
-    while !path.exists() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Where the server of `device` listens.
-fn socket(device: &NbdDevice) -> PathBuf {
-    let Endpoint::Unix(path) = &device.uri().endpoint else { panic!("it is a unix socket") };
-    path.clone()
-}
-
-fn options() -> NbdOptions {
-    NbdOptions { dial: LONG, reply: LONG, away: LONG, ..NbdOptions::default() }
-}
-
-/// Runs `work` with a device, on every backend, each with a script of its own.
-fn each(
-    options: &NbdOptions,
-    script: impl Fn(UnixListener, PathBuf) + Send + Clone + 'static,
-    work: impl AsyncFn(&Reactor, Rc<NbdDevice>),
-) {
-    for engine in [Engine::Uring, Engine::Threads] {
-        let script = Script::new(script.clone());
-        let reactor = Reactor::new(engine.backend());
-        let pool = BufferPool::new(&reactor);
-        reactor
-            .run(async {
-                let uri = script.uri().parse().unwrap();
-                let device = NbdDevice::connect(&reactor, &pool, &uri, options.clone()).await.unwrap();
-                work(&reactor, device).await;
-                // The goodbye needs no turn; the tasks need a few.
-                reactor.sleep(Duration::from_millis(1)).await;
-            })
-            .unwrap();
-        drop(reactor);
-        script.end();
-    }
-}
-
-fn write(at: u64, bytes: usize) -> Bio {
-    let segments = Segments::whole(Box::new(HeapMemory::new(bytes, 512)), u32::try_from(bytes).unwrap()).unwrap();
-    Bio::write(Sector(at / 512), segments, 0, u32::try_from(bytes).unwrap())
-}
-
-fn read(at: u64, bytes: usize) -> Bio {
-    let segments = Segments::whole(Box::new(HeapMemory::new(bytes, 512)), u32::try_from(bytes).unwrap()).unwrap();
-    Bio::read(Sector(at / 512), segments, 0, u32::try_from(bytes).unwrap())
-}
-
-async fn done(device: &NbdDevice, bio: Bio) -> Status {
-    call(device, bio).await.status()
-}
 
 /// Why a server of this script cannot be connected to.
 fn refused(options: &NbdOptions, script: impl Fn(UnixListener, PathBuf) + Send + Clone + 'static) -> String {

@@ -132,10 +132,8 @@ type Identity = (u64, u64);
 
 struct Opened {
     identity: Option<Identity>,
-    /// Of an NBD server.
-    uri: Option<Uri>,
-    /// Bytes behind its last whole block, which nobody reaches.
-    left_bytes: u64,
+    /// The server that it is.
+    server: Option<Rc<NbdDevice>>,
     read_only: bool,
     device: OpenDevice,
 }
@@ -187,9 +185,8 @@ impl Devices {
         }
         let options = NbdOptions { read_only, connections: self.connections, ..NbdOptions::default() };
         let server = NbdDevice::connect(&self.reactor, pool, uri, options).await?;
-        let left_bytes = server.left_bytes();
-        let device = OpenDevice { name: name.to_string(), id: server.id(), target: server, direct: false };
-        self.opened.borrow_mut().push(Opened { identity: None, uri: Some(uri.clone()), left_bytes, read_only, device });
+        let device = OpenDevice { name: name.to_string(), id: server.id(), target: server.share(), direct: false };
+        self.opened.borrow_mut().push(Opened { identity: None, server: Some(server), read_only, device });
         Ok(())
     }
 
@@ -222,7 +219,7 @@ impl Devices {
                 (OpenDevice { name: name.to_string(), target: file, id, direct }, identity)
             }
         };
-        self.opened.borrow_mut().push(Opened { identity, uri: None, left_bytes: 0, read_only, device: device.clone() });
+        self.opened.borrow_mut().push(Opened { identity, server: None, read_only, device: device.clone() });
         Ok(device)
     }
 
@@ -268,14 +265,19 @@ impl Devices {
     #[must_use]
     pub fn left_bytes(&self, name: &DeviceName) -> u64 {
         let DeviceName::Nbd(uri) = name else { return 0 };
-        self.opened.borrow().iter().find(|open| open.uri.as_ref() == Some(uri)).map_or(0, |open| open.left_bytes)
+        let opened = self.opened.borrow();
+        let mut servers = opened.iter().filter_map(|open| open.server.as_ref());
+        servers.find(|server| server.uri() == uri).map_or(0, |server| server.left_bytes())
     }
 
-    /// A server that is connected already, for this kind of access at least.
+    /// A server that is connected already, for this kind of access at least: for another user of it, who is told
+    /// by himself what it may have lost.
     fn find_server(&self, uri: &Uri, read_only: bool) -> Option<OpenDevice> {
         let opened = self.opened.borrow();
-        let same = |open: &&Opened| open.uri.as_ref() == Some(uri) && (read_only || !open.read_only);
-        opened.iter().find(same).map(|open| open.device.clone())
+        let fit = opened.iter().filter(|open| read_only || !open.read_only);
+        let mut servers = fit.filter_map(|open| Some((open, open.server.as_ref()?)));
+        let (open, server) = servers.find(|(_, server)| server.uri() == uri)?;
+        Some(OpenDevice { target: server.share(), ..open.device.clone() })
     }
 
     /// A file that is open already, for the same kind of access.

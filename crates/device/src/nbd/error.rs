@@ -86,6 +86,9 @@ pub(super) enum Broken {
     /// Another connection to the same server ended.
     #[error("another connection to the server ended")]
     Sibling,
+    /// The server takes back that it allows several connections.
+    #[error("the server does not allow several connections any more")]
+    Alone,
     /// The device is not used any more.
     #[error("the device was closed")]
     Closed,

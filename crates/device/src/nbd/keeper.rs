@@ -15,8 +15,16 @@
 //! | the connection | reads, status | changes | flushes |
 //! |---|---|---|---|
 //! | was lost, or the server said that it shuts down | sent again | sent again | sent again, or fail (I2 of [`super::remote`]) |
-//! | had a request without reply for too long | sent again | fail: the server may still be at work on them | as above |
+//! | or another one had a request without reply for too long | sent again | fail: the server may still be at work on them | as above |
 //! | brought nonsense | fail | fail | fail |
+//!
+//! Invariants:
+//! - I1: nothing is sent again for ever: each loss while a request was with the server counts against it, and
+//!   more so where its own reply did not come in time; at [`LOSSES_MAX`] it fails.
+//! - I2: a server that comes back and brings no reply before it is lost again is left alone for a while, twice
+//!   as long each time.
+//! - I3: there are several connections only as long as each of them came with the promise that a flush on one
+//!   covers all. A server that takes the promise back while it is in use gets one connection from then on.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -33,10 +41,15 @@ use super::dial::{Dialled, dial};
 use super::error::{Broken, NbdError};
 use super::link::{Link, Remains};
 use super::remote::{Remote, Standing};
+use super::work::Work;
 
 /// Pause after the first failed attempt to reach the server, and the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How often a request is with a server that is lost before it fails.
+const LOSSES_MAX: u32 = 6;
+/// For how many losses it counts when the request itself was not answered in time.
+const SILENCE: u32 = 3;
 /// How often overdue requests are looked for, as a part of the time that they have.
 const LOOKS: u32 = 4;
 
@@ -54,6 +67,7 @@ pub(super) async fn keep(remote: Rc<Remote>, first: Dialled) {
         let why = tear_down(&remote).await;
         if remote.standing.get() != Standing::Closed {
             tracing::warn!("{}: {why}: connecting again", remote.uri);
+            rest(&remote).await;
             dialled = Box::pin(reconnect(&remote)).await;
         }
         if remote.standing.get() == Standing::Closed {
@@ -62,15 +76,33 @@ pub(super) async fn keep(remote: Rc<Remote>, first: Dialled) {
     }
 }
 
+/// Waits after a connection that brought no reply (I2).
+async fn rest(remote: &Rc<Remote>) {
+    let fruitless = remote.fruitless.get();
+    remote.fruitless.set(fruitless.saturating_add(1));
+    if let (Some(doublings), Some(reactor)) = (fruitless.checked_sub(1), remote.reactor()) {
+        sleep(remote, &reactor, PAUSE_FIRST.saturating_mul(1 << doublings.min(16)).min(PAUSE_MAX)).await;
+    }
+}
+
+/// Whether a connection came with the promise that several may be used (I3).
+fn promises(dialled: &Dialled) -> bool {
+    dialled.entered.flags.contains(TransmissionFlags::CAN_MULTI_CONN)
+}
+
 /// Starts to use a first connection, and has more of them made where the server takes several. False when
 /// the reactor has too much to do for that.
 fn bring_up(remote: &Rc<Remote>, dialled: Dialled) -> bool {
+    if remote.standing.get() == Standing::Closed {
+        return true;
+    }
+    let several = promises(&dialled) && !remote.single.get() && remote.options.connections > 1;
     let Some(reactor) = remote.reactor() else { return false };
     let Some(link) = Link::start(remote, &reactor, dialled) else { return false };
     remote.links.borrow_mut().push(Rc::clone(&link));
     remote.standing.set(Standing::Up);
     remote.send_waiting();
-    if remote.offers(TransmissionFlags::CAN_MULTI_CONN) && remote.options.connections > 1 {
+    if several {
         // Without them the device works as well.
         let _ = reactor.spawn(join(Rc::clone(remote), link));
     }
@@ -82,15 +114,22 @@ async fn join(remote: Rc<Remote>, first: Rc<Link>) {
     for _ in 1..remote.options.connections {
         let Some(reactor) = remote.reactor() else { return };
         let dialled = dial(&reactor, remote.pool(), &remote.names, &remote.uri, remote.options.dial).await;
-        let current = || remote.links.borrow().first().is_some_and(|link| Rc::ptr_eq(link, &first));
-        let link = match dialled {
-            Ok(dialled) if remote.standing.get() == Standing::Up && current() && same(&remote, &dialled.entered).is_ok() => {
-                Link::start(&remote, &reactor, dialled)
-            }
-            Ok(_) => return,
+        let dialled = match dialled {
+            Ok(dialled) => dialled,
             Err(error) => return tracing::debug!("no further connection is made: {error}"),
         };
-        let Some(link) = link else { return };
+        let current = remote.links.borrow().first().is_some_and(|link| Rc::ptr_eq(link, &first));
+        if !current || remote.standing.get() != Standing::Up || same(&remote, &dialled.entered).is_err() {
+            return;
+        }
+        if !promises(&dialled) {
+            remote.single.set(true);
+            if remote.links.borrow().len() > 1 {
+                first.sever(Broken::Alone);
+            }
+            return;
+        }
+        let Some(link) = Link::start(&remote, &reactor, dialled) else { return };
         remote.links.borrow_mut().push(link);
     }
 }
@@ -100,12 +139,9 @@ async fn watch(remote: &Rc<Remote>) {
     while remote.standing.get() == Standing::Up {
         let Some(reactor) = remote.reactor() else { return };
         let (now, limit) = (reactor.now(), remote.options.reply);
-        let oldest = remote.links.borrow().iter().filter_map(|link| link.oldest()).min();
-        if oldest.is_some_and(|oldest| now.saturating_sub(oldest) > limit) {
-            for link in remote.links.borrow().iter() {
-                link.sever(Broken::Silent(limit));
-            }
-            return;
+        let silent = |link: &&Rc<Link>| link.oldest().is_some_and(|oldest| now.saturating_sub(oldest) > limit);
+        if let Some(link) = remote.links.borrow().iter().find(silent) {
+            return link.sever(Broken::Silent(limit));
         }
         let busy = remote.links.borrow().iter().any(|link| link.load() > 0);
         remote.watched.set(busy);
@@ -133,17 +169,17 @@ async fn watch(remote: &Rc<Remote>) {
     }
 }
 
-/// Ends all connections and collects what they left; why the first of them ended.
-async fn tear_down(remote: &Rc<Remote>) -> Broken {
+/// Ends all connections and collects what they left; why those ended that did by themselves.
+async fn tear_down(remote: &Rc<Remote>) -> String {
     let links = remote.links.take();
     let closed = remote.standing.get() == Standing::Closed;
     if !closed {
         remote.standing.set(Standing::Down);
     }
-    let why = links.iter().find_map(|link| link.broken());
-    let why = why.unwrap_or(if closed { Broken::Closed } else { Broken::Sibling });
+    let mut why: Vec<String> = links.iter().filter_map(|link| link.broken()).map(|broken| broken.to_string()).collect();
+    why.dedup();
     for link in &links {
-        link.sever(Broken::Sibling);
+        link.sever(if closed { Broken::Closed } else { Broken::Sibling });
     }
     poll_fn(|cx| {
         if links.iter().all(|link| link.is_over()) {
@@ -153,26 +189,41 @@ async fn tear_down(remote: &Rc<Remote>) -> Broken {
         Poll::Pending
     })
     .await;
-    let (mut again, mut unsent, mut failed) = (Vec::new(), Vec::new(), Vec::new());
-    for link in &links {
-        let Remains { sent, unsent: never, ended } = link.take_apart();
+    collect(remote, &links);
+    if why.is_empty() { "there is no connection".to_owned() } else { why.join(", and ") }
+}
+
+/// Collects what connections left that are over: what is to be sent again waits, and the rest fails.
+fn collect(remote: &Remote, links: &[Rc<Link>]) {
+    let silent = links.iter().any(|link| matches!(link.broken(), Some(Broken::Silent(_))));
+    let (now, limit) = (remote.now(), remote.options.reply);
+    let (mut again, mut failed) = (Vec::new(), Vec::new());
+    for link in links {
+        let nonsense = matches!(link.broken(), Some(Broken::Nonsense(_)));
+        let Remains { sent, unsent, ended } = link.take_apart();
         remote.ended_early(ended);
-        unsent.extend(never);
-        for work in sent {
-            let fails = match &why {
-                Broken::Nonsense(_) => true,
-                Broken::Silent(_) => work.changes(),
-                Broken::Lost(_) | Broken::ShuttingDown | Broken::Sibling | Broken::Closed => false,
-            };
-            if fails { failed.push(work) } else { again.push(work) }
+        for mut work in sent {
+            let overdue = silent && now.saturating_sub(work.started) > limit;
+            work.losses += if overdue { SILENCE } else { 1 };
+            if nonsense {
+                failed.push((work, Errno::NOTCONN));
+            } else if silent && work.changes() {
+                failed.push((work, Errno::TIMEDOUT));
+            } else {
+                again.push(work);
+            }
         }
+        again.extend(unsent);
     }
-    remote.lose(again, unsent);
-    let error = if matches!(why, Broken::Silent(_)) { Errno::TIMEDOUT } else { Errno::NOTCONN };
-    for work in failed {
+    let (given_up, again): (Vec<Work>, Vec<Work>) = again.into_iter().partition(|work| work.losses >= LOSSES_MAX);
+    if !given_up.is_empty() {
+        tracing::warn!("{}: {} requests fail that it was lost with again and again", remote.uri, given_up.len());
+    }
+    failed.extend(given_up.into_iter().map(|work| (work, Errno::IO)));
+    remote.lose(again);
+    for (work, error) in failed {
         remote.finish(work, error);
     }
-    why
 }
 
 /// Tries until there is a connection, or the device is closed.

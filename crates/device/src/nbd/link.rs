@@ -10,7 +10,9 @@
 //! - I1: memory of a request is given back only when no step on the socket works on it: a reply that comes
 //!   before its request was sent in full waits for that, and a severed connection is taken apart only when
 //!   both tasks have ended.
-//! - I2: at most [`FLYING_MAX`] requests, and [`FLYING_BYTES_MAX`] bytes of payload beside a single larger
+//! - I2: the clock of a request begins when it was sent in full, and the call that sends it has a clock of
+//!   its own: one after the other they cover all that was taken off the queue, replied to early or not.
+//! - I3: at most [`FLYING_MAX`] requests, and [`FLYING_BYTES_MAX`] bytes of payload beside a single larger
 //!   one, are in flight: what a server takes from every client.
 
 mod receive;
@@ -60,6 +62,8 @@ pub(super) struct Link {
     /// Number of the batch that is being sent, and of the last one that was.
     batch: Cell<u64>,
     sent: Cell<u64>,
+    /// Since when it is being sent.
+    sending: Cell<Option<Duration>>,
     /// Replied to before they were sent in full (I1).
     early: RefCell<Vec<(Work, Ended)>>,
 }
@@ -91,6 +95,7 @@ impl Link {
             tasks: Cell::new(0),
             batch: Cell::new(0),
             sent: Cell::new(0),
+            sending: Cell::new(None),
             early: RefCell::default(),
         });
         let sender = send::Sender::new(Rc::clone(remote), Rc::clone(&link));
@@ -113,7 +118,7 @@ impl Link {
 
     /// How much it has to do: requests in flight and waiting.
     pub(super) fn load(&self) -> usize {
-        self.flying.get() + self.queue.borrow().len()
+        self.flying.get() + self.queue.borrow().len() + self.early.borrow().len()
     }
 
     /// Ends the connection, for the first reason that is given.
@@ -147,19 +152,25 @@ impl Link {
         }
     }
 
-    /// When the oldest request in flight was sent.
+    /// Since when the server owes something: a reply, or that it takes what is being sent (I2).
     pub(super) fn oldest(&self) -> Option<Duration> {
-        self.works.borrow().iter().flatten().map(|work| work.started).min()
+        let works = self.works.borrow();
+        let replies = works.iter().flatten().filter(|work| work.batch <= self.sent.get()).map(|work| work.started);
+        replies.chain(self.sending.get()).min()
     }
 
     /// Takes out everything that is left, once it is over.
     pub(super) fn take_apart(&self) -> Remains {
         assert!(self.is_over(), "the memory of requests is not in use any more (I1)");
-        Remains {
+        let mut remains = Remains {
             sent: self.works.take().into_iter().flatten().collect(),
             unsent: self.queue.take().into(),
-            ended: self.early.take(),
+            ended: Vec::new(),
+        };
+        for (work, ended) in self.early.take() {
+            if ended.error == Some(SHUTTING_DOWN) { remains.sent.push(work) } else { remains.ended.push((work, ended)) }
         }
+        remains
     }
 
     fn wake_sender(&self) {
@@ -168,7 +179,7 @@ impl Link {
         }
     }
 
-    /// Whether the next in the queue may leave now (I2).
+    /// Whether the next in the queue may leave now (I3).
     fn may_send(&self) -> bool {
         let queue = self.queue.borrow();
         let Some(next) = queue.front() else { return false };
@@ -192,14 +203,14 @@ impl Link {
     }
 
     /// Puts the next of the queue into flight: its header goes to `heads`. Returns its slot.
-    fn take_off(&self, now: Duration, covers: u64, heads: &mut Vec<u8>) -> Option<usize> {
+    fn take_off(&self, covers: u64, heads: &mut Vec<u8>) -> Option<usize> {
         if !self.may_send() {
             return None;
         }
         let mut work = self.queue.borrow_mut().pop_front()?;
         let (offset, bytes) = if work.ask == Ask::Flush { (0, 0) } else { (work.offset, work.bytes) };
         let slot = self.session.borrow_mut().start(work.ask, offset, bytes, heads);
-        work.started = now;
+        work.started = Duration::MAX;
         work.batch = self.batch.get();
         work.covers = covers;
         self.flying.set(self.flying.get() + 1);
@@ -219,9 +230,23 @@ impl Link {
         look(works[slot].as_ref().expect("a slot of the session in use has its work"))
     }
 
-    /// A batch was sent in full: replies that waited for that count now.
-    fn batch_sent(&self, remote: &Remote) {
-        self.sent.set(self.batch.get());
+    /// A batch is about to be sent.
+    fn batch_begins(&self, remote: &Remote) {
+        self.batch.set(self.batch.get() + 1);
+        self.sending.set(Some(remote.now()));
+    }
+
+    /// A batch, the requests in `slots`, was sent in full: their time begins, and replies that waited for that
+    /// count now.
+    fn batch_sent(&self, remote: &Remote, slots: &[usize]) {
+        let batch = self.batch.get();
+        self.sent.set(batch);
+        self.sending.set(None);
+        for &slot in slots {
+            if let Some(work) = self.works.borrow_mut()[slot].as_mut().filter(|work| work.batch == batch) {
+                work.started = remote.now();
+            }
+        }
         for (work, ended) in self.early.take() {
             self.reply(remote, work, ended);
         }
@@ -243,9 +268,10 @@ impl Link {
         }
     }
 
-    fn reply(&self, remote: &Remote, work: Work, ended: Ended) {
+    fn reply(&self, remote: &Remote, mut work: Work, ended: Ended) {
         if ended.error == Some(SHUTTING_DOWN) {
             // It was not carried out: whoever comes back after the server may do it.
+            work.losses += 1;
             self.queue.borrow_mut().push_front(work);
             self.sever(Broken::ShuttingDown);
         } else {

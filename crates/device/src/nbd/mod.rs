@@ -18,6 +18,7 @@
 
 mod dial;
 mod error;
+mod flushes;
 mod keeper;
 mod link;
 mod remote;
@@ -36,6 +37,7 @@ use forebay_nbd::uri::Uri;
 use forebay_reactor::{Attachment, BufferPool, Carrier, DeviceId, Reactor};
 
 pub use self::error::NbdError;
+use self::flushes::Flushes;
 use self::remote::Remote;
 use self::status::Status;
 
@@ -68,8 +70,14 @@ impl Default for NbdOptions {
     }
 }
 
-/// A server as a device.
+/// A server as a device, for one user: who flushes it is told what may have been lost since his last flush.
 pub struct NbdDevice {
+    served: Rc<Served>,
+    flushes: Rc<Flushes>,
+}
+
+/// What all users of a server share.
+struct Served {
     reactor: Reactor,
     remote: Rc<Remote>,
     id: DeviceId,
@@ -114,33 +122,44 @@ impl NbdDevice {
         let holes = offer.allocation.map(|_| Rc::new(Status::new(&remote)) as Rc<dyn LookUp>);
         let sectors = SectorCount(whole / u64::from(SECTOR_BYTES));
         let left_bytes = offer.size_bytes - whole;
-        Ok(Rc::new(Self { reactor: reactor.clone(), remote, id, limits, sectors, left_bytes, read_only, holes }))
+        let flushes = Flushes::new(&remote);
+        let served = Served { reactor: reactor.clone(), remote, id, limits, sectors, left_bytes, read_only, holes };
+        Ok(Rc::new(Self { served: Rc::new(served), flushes }))
+    }
+
+    /// The same device for another user. What a server that goes away may have lost is told to each user, by
+    /// his next flush.
+    #[must_use]
+    pub fn share(&self) -> Rc<Self> {
+        Rc::new(Self { served: Rc::clone(&self.served), flushes: Flushes::new(&self.served.remote) })
     }
 
     /// Under which number the reactor knows it, for its counts.
     #[must_use]
     pub fn id(&self) -> DeviceId {
-        self.id
+        self.served.id
     }
 
     /// Where the server is, and which of its exports this is.
     #[must_use]
     pub fn uri(&self) -> &Uri {
-        &self.remote.uri
+        &self.served.remote.uri
     }
 
     /// Bytes of the export behind its last whole block, which this device does not reach.
     #[must_use]
     pub fn left_bytes(&self) -> u64 {
-        self.left_bytes
+        self.served.left_bytes
     }
 
     /// Connections there are now; none while the server is away.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.remote.links.borrow().len()
+        self.served.remote.links.borrow().len()
     }
+}
 
+impl Served {
     /// Why `bio` is not for this device.
     fn refuse(&self, bio: &Bio) -> Option<BioStatus> {
         match bio.op() {
@@ -162,31 +181,9 @@ impl NbdDevice {
             Op::Read | Op::Write | Op::Flush => u64::MAX,
         }
     }
-}
 
-impl Drop for NbdDevice {
-    fn drop(&mut self) {
-        self.remote.close();
-    }
-}
-
-impl Target for NbdDevice {
-    fn kind(&self) -> &'static str {
-        "nbd"
-    }
-
-    fn limits(&self) -> Limits {
-        self.limits
-    }
-
-    fn sectors(&self) -> SectorCount {
-        self.sectors
-    }
-
+    /// Sends `bio`, in parts where it is long.
     fn submit(&self, mut bio: Bio) {
-        if let Some(status) = self.refuse(&bio) {
-            return bio.end(status);
-        }
         let longest = self.longest(&bio);
         if bio.bytes() <= longest {
             return self.reactor.submit(self.id, bio);
@@ -198,9 +195,37 @@ impl Target for NbdDevice {
         self.reactor.submit(self.id, rest);
         bio.end_after_parts();
     }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.remote.close();
+    }
+}
+
+impl Target for NbdDevice {
+    fn kind(&self) -> &'static str {
+        "nbd"
+    }
+
+    fn limits(&self) -> Limits {
+        self.served.limits
+    }
+
+    fn sectors(&self) -> SectorCount {
+        self.served.sectors
+    }
+
+    fn submit(&self, bio: Bio) {
+        match self.served.refuse(&bio) {
+            Some(status) => bio.end(status),
+            None if bio.op() == Op::Flush => self.flushes.submit(bio, |part| self.served.submit(part)),
+            None => self.served.submit(bio),
+        }
+    }
 
     fn allocation(&self, extent: Extent, out: &mut Allocation) {
-        match &self.holes {
+        match &self.served.holes {
             Some(holes) => out.ask(holes, extent),
             None => out.data(extent.count),
         }

@@ -7,11 +7,13 @@
 //! ```
 //!
 //! Invariants:
-//! - I1: after a loss, no request leaves that overlaps a change which is sent once more and has no reply
-//!   yet: what was never acknowledged takes effect before whatever comes later.
+//! - I1: after a loss, no request leaves that overlaps an earlier change which was there then and has no
+//!   reply yet: what was never acknowledged takes effect before whatever comes later, and in the order in
+//!   which it arrived.
 //! - I2: a flush succeeds only if the server that acknowledged the changes before it also acknowledged the
 //!   flush: changes that were acknowledged and not flushed when all connections ended may be lost with the
-//!   server's memory. All flushes then under way fail, or the next one where there is none.
+//!   server's memory, and so may what a flush that failed was to cover. Each such loss is counted, and told to
+//!   every user by his flushes ([`super::flushes`]), never by those that are made here for a write with FUA.
 //! - I3: every request ends: with its reply, or with an error when the time is up.
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -67,15 +69,19 @@ pub(super) struct Remote {
     pub(super) standing: Cell<Standing>,
     pub(super) links: RefCell<Vec<Rc<Link>>>,
     waiting: RefCell<VecDeque<Work>>,
-    /// Changes that were sent once more and have no reply: arrival, first byte, end (I1).
+    /// Changes that were there at the last loss and have no reply: arrival, first byte, end (I1).
     replaying: RefCell<Vec<(u64, u64, u64)>>,
     arrivals: Cell<u64>,
     /// Changes that were acknowledged and are not durable by themselves; and how many of them a flush covers.
     acknowledged: Cell<u64>,
     flushed: Cell<u64>,
-    /// The next flush fails (I2).
-    lost: Cell<bool>,
+    /// How often changes that had been acknowledged may have been lost (I2).
+    losses: Cell<u64>,
     keeper: Cell<Option<Waker>>,
+    /// Connections in a row that brought no reply.
+    pub(super) fruitless: Cell<u32>,
+    /// One connection at most, whatever the server offers.
+    pub(super) single: Cell<bool>,
     /// Whether the keeper looks at the clock.
     pub(super) watched: Cell<bool>,
     spare: RefCell<Vec<Vec<Part>>>,
@@ -99,8 +105,10 @@ impl Remote {
             arrivals: Cell::new(0),
             acknowledged: Cell::new(0),
             flushed: Cell::new(0),
-            lost: Cell::new(false),
+            losses: Cell::new(0),
             keeper: Cell::new(None),
+            fruitless: Cell::new(0),
+            single: Cell::new(false),
             watched: Cell::new(false),
             spare: RefCell::default(),
             zeroes: OnceCell::new(),
@@ -128,6 +136,16 @@ impl Remote {
     /// How many changes were acknowledged so far that a flush makes durable.
     pub(super) fn acknowledged(&self) -> u64 {
         self.acknowledged.get()
+    }
+
+    /// How often changes that had been acknowledged may have been lost.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses.get()
+    }
+
+    /// Changes that had been acknowledged may be lost.
+    fn count_loss(&self) {
+        self.losses.set(self.losses.get() + 1);
     }
 
     /// Remembers who keeps the connections, to be woken.
@@ -160,8 +178,21 @@ impl Remote {
         let arrived = self.arrivals.get();
         self.arrivals.set(arrived + 1);
         let parts = self.spare.borrow_mut().pop().unwrap_or_default();
-        let started = Duration::ZERO;
-        Work { whom, ask, offset, bytes, parts, arrived, started, batch: 0, covers: 0, then_flush: false, replayed: false }
+        let started = Duration::MAX;
+        Work {
+            whom,
+            ask,
+            offset,
+            bytes,
+            parts,
+            arrived,
+            started,
+            batch: 0,
+            covers: 0,
+            losses: 0,
+            then_flush: false,
+            replayed: false,
+        }
     }
 
     /// Asks for the block status of a range.
@@ -199,7 +230,7 @@ impl Remote {
         least.push(work);
     }
 
-    /// Whether `work` overlaps an earlier change that was sent once more (I1).
+    /// Whether `work` overlaps an earlier change that was there at the last loss (I1).
     fn must_wait(&self, work: &Work) -> bool {
         let replaying = self.replaying.borrow();
         replaying.iter().any(|&(arrived, start, end)| arrived < work.arrived && work.overlaps(start, end))
@@ -217,25 +248,25 @@ impl Remote {
         }
     }
 
-    /// Takes in what was left of all connections, in order of arrival, to be sent again: `sent` has no
-    /// reply, `unsent` was never sent.
-    pub(super) fn lose(&self, sent: Vec<Work>, unsent: Vec<Work>) {
-        if self.acknowledged.get() > self.flushed.get() {
-            self.lost.set(true);
+    /// Takes in what was left of all connections, to be sent again in order of arrival.
+    pub(super) fn lose(&self, mut all: Vec<Work>) {
+        let lost = self.acknowledged.get() > self.flushed.get();
+        if lost {
+            self.count_loss();
             self.flushed.set(self.acknowledged.get());
         }
-        let mut all: Vec<Work> = sent;
+        all.extend(self.waiting.take());
         for work in &mut all {
+            // The flush of a write with FUA is of no use without the write before it.
+            if work.then_flush {
+                work.ask = Ask::Write { fua: false };
+            }
             work.replayed |= work.changes();
         }
-        all.extend(unsent);
-        all.extend(self.waiting.take());
         all.sort_unstable_by_key(|work| work.arrived);
         // Flushes that are under way were to cover what may be lost now.
-        let flush = |work: &Work| work.ask == Ask::Flush;
-        if self.lost.get() && all.iter().any(flush) {
-            self.lost.set(false);
-            let (flushes, rest): (Vec<Work>, Vec<Work>) = all.into_iter().partition(flush);
+        if lost {
+            let (flushes, rest): (Vec<Work>, Vec<Work>) = all.into_iter().partition(|work| work.ask == Ask::Flush);
             all = rest;
             for work in flushes {
                 self.finish(work, Errno::IO);
@@ -255,17 +286,17 @@ impl Remote {
 
     /// A request has its reply.
     pub(super) fn ended(&self, mut work: Work, error: Option<u32>, extents: Vec<StatusExtent>) {
-        if error.is_none() {
-            match work.ask {
-                Ask::Flush => self.flushed.set(self.flushed.get().max(work.covers)),
-                Ask::Write { fua: true } => {}
-                _ if work.changes() => self.acknowledged.set(self.acknowledged.get() + 1),
-                _ => {}
-            }
+        self.fruitless.set(0);
+        match (work.ask, error) {
+            (Ask::Flush, None) => self.flushed.set(self.flushed.get().max(work.covers)),
+            // The server need not say it again, and whoever hears it now need not be who has to.
+            (Ask::Flush, Some(_)) => self.count_loss(),
+            (Ask::Write { fua: true }, _) | (_, Some(_)) => {}
+            (_, None) if work.changes() && !work.then_flush => self.acknowledged.set(self.acknowledged.get() + 1),
+            (_, None) => {}
         }
         self.replay_over(&work);
-        if error.is_none() && work.then_flush {
-            work.then_flush = false;
+        if error.is_none() && work.then_flush && work.changes() {
             work.ask = Ask::Flush;
             self.put_flush(work);
         } else if let Some(code) = error {
@@ -320,12 +351,10 @@ impl Remote {
         }
     }
 
-    /// Sends a flush where the server has any, and where none failed to cover what it should (I2).
+    /// Sends a flush where the server has any.
     fn put_flush(&self, mut work: Work) {
         work.replayed = false;
-        if self.lost.take() {
-            self.finish(work, Errno::IO);
-        } else if self.offers(TransmissionFlags::SEND_FLUSH) {
+        if self.offers(TransmissionFlags::SEND_FLUSH) {
             self.put(work);
         } else {
             self.flushed.set(self.acknowledged.get());

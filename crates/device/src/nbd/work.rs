@@ -30,15 +30,17 @@ pub(super) struct Work {
     pub(super) parts: Vec<Part>,
     /// Place in the order of arrival.
     pub(super) arrived: u64,
-    /// When it was handed to its connection.
+    /// When it was sent in full: those of a batch all at once, [`Duration::MAX`] until then.
     pub(super) started: Duration,
     /// Batch of its connection that it left with.
     pub(super) batch: u64,
     /// How many changes had been acknowledged when a flush left: it covers these.
     pub(super) covers: u64,
-    /// Followed by a flush before it counts as done: what a server without FUA is asked for a write with it.
+    /// Losses of the server that count against it.
+    pub(super) losses: u32,
+    /// A write with FUA on a server without: followed by a flush, which it becomes, before it counts as done.
     pub(super) then_flush: bool,
-    /// It was sent before, on a connection that was lost; what overlaps it waits.
+    /// A change that was there when connections were lost; what is later and overlaps it waits.
     pub(super) replayed: bool,
 }
 

@@ -1,15 +1,22 @@
 //! Servers that follow a script: they negotiate as our own does, and then say what a test wants.
+#![allow(clippy::needless_pass_by_value, reason = "closures are written in place")]
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use forebay_block::{Bio, HeapMemory, Sector, Segments, Status, call};
+use forebay_device::{NbdDevice, NbdOptions};
+use forebay_nbd::uri::Endpoint;
 use forebay_nbd::{
     BlockBytes, Export, Handshake, ReplyTo, RequestHeader, Session, Step, TransmissionFlags, WireError, parse_request,
 };
+use forebay_reactor::{BufferPool, Reactor};
 
+use super::Engine;
 use super::client::{READ, WRITE};
 
 pub const BYTES: u64 = 1 << 20;
@@ -118,6 +125,19 @@ impl Peer {
         }
     }
 
+    /// The next request, of whose payload nothing is taken.
+    pub fn header(&mut self) -> RequestHeader {
+        loop {
+            if let Some((header, used)) = parse_request(&self.input, self.session.framing()).unwrap() {
+                self.input.drain(..used);
+                return header;
+            }
+            let mut byte = [0];
+            self.stream.read_exact(&mut byte).unwrap();
+            self.input.push(byte[0]);
+        }
+    }
+
     pub fn done(&mut self, header: &RequestHeader) {
         let mut out = Vec::new();
         let to = ReplyTo { cookie: header.cookie, offset: header.offset };
@@ -175,4 +195,58 @@ pub fn answer_with_anything(peer: &mut Peer, random: &mut fastrand::Rng) -> bool
     }
     let _ = peer.stream.write_all(&bytes);
     kind < 4
+}
+
+pub fn until_exists(path: &Path) {
+    while !path.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Where the server of `device` listens.
+pub fn socket(device: &NbdDevice) -> PathBuf {
+    let Endpoint::Unix(path) = &device.uri().endpoint else { panic!("it is a unix socket") };
+    path.clone()
+}
+
+pub fn options() -> NbdOptions {
+    NbdOptions { dial: LONG, reply: LONG, away: LONG, ..NbdOptions::default() }
+}
+
+/// Runs `work` with a device, on every backend, each with a script of its own.
+pub fn each(
+    options: &NbdOptions,
+    script: impl Fn(UnixListener, PathBuf) + Send + Clone + 'static,
+    work: impl AsyncFn(&Reactor, Rc<NbdDevice>),
+) {
+    for engine in [Engine::Uring, Engine::Threads] {
+        let script = Script::new(script.clone());
+        let reactor = Reactor::new(engine.backend());
+        let pool = BufferPool::new(&reactor);
+        reactor
+            .run(async {
+                let uri = script.uri().parse().unwrap();
+                let device = NbdDevice::connect(&reactor, &pool, &uri, options.clone()).await.unwrap();
+                work(&reactor, device).await;
+                // The goodbye needs no turn; the tasks need a few.
+                reactor.sleep(Duration::from_millis(1)).await;
+            })
+            .unwrap();
+        drop(reactor);
+        script.end();
+    }
+}
+
+pub fn write(at: u64, bytes: usize) -> Bio {
+    let segments = Segments::whole(Box::new(HeapMemory::new(bytes, 512)), u32::try_from(bytes).unwrap()).unwrap();
+    Bio::write(Sector(at / 512), segments, 0, u32::try_from(bytes).unwrap())
+}
+
+pub fn read(at: u64, bytes: usize) -> Bio {
+    let segments = Segments::whole(Box::new(HeapMemory::new(bytes, 512)), u32::try_from(bytes).unwrap()).unwrap();
+    Bio::read(Sector(at / 512), segments, 0, u32::try_from(bytes).unwrap())
+}
+
+pub async fn done(device: &NbdDevice, bio: Bio) -> Status {
+    call(device, bio).await.status()
 }

@@ -28,6 +28,8 @@ pub(super) struct Sender {
     /// Heads as they are sent.
     sent_heads: Buffer,
     parts: Vec<Part>,
+    /// What is sent, by slot.
+    slots: Vec<usize>,
     /// Where in the heads the payload of a slot belongs.
     payloads: Vec<(usize, usize)>,
 }
@@ -35,7 +37,7 @@ pub(super) struct Sender {
 impl Sender {
     pub(super) fn new(remote: Rc<Remote>, link: Rc<Link>) -> Self {
         let sent_heads = remote.pool().take(4096);
-        Self { remote, link, heads: Vec::new(), sent_heads, parts: Vec::new(), payloads: Vec::new() }
+        Self { remote, link, heads: Vec::new(), sent_heads, parts: Vec::new(), slots: Vec::new(), payloads: Vec::new() }
     }
 
     /// Sends requests until the connection breaks.
@@ -47,7 +49,7 @@ impl Sender {
             if !sent {
                 break;
             }
-            self.link.batch_sent(&self.remote);
+            self.link.batch_sent(&self.remote, &self.slots);
         }
         self.link.task_over(&self.remote);
     }
@@ -55,11 +57,13 @@ impl Sender {
     /// Puts what may leave into flight, and lists heads and payloads in their order.
     fn gather(&mut self) {
         self.heads.clear();
+        self.slots.clear();
         self.payloads.clear();
-        self.link.batch.set(self.link.batch.get() + 1);
+        self.link.batch_begins(&self.remote);
         let mut bytes = 0;
         while bytes < BATCH_BYTES {
-            let Some(slot) = self.link.take_off(self.remote.now(), self.remote.acknowledged(), &mut self.heads) else { break };
+            let Some(slot) = self.link.take_off(self.remote.acknowledged(), &mut self.heads) else { break };
+            self.slots.push(slot);
             bytes += self.link.with(slot, |work| {
                 if work.has_payload() {
                     self.payloads.push((self.heads.len(), slot));
