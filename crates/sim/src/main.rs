@@ -14,6 +14,7 @@ mod drive;
 use std::ops::Range;
 use std::process::ExitCode;
 
+use forebay_sim::enumerate::{self, Enumerable, SUBJECTS};
 use forebay_sim::run::Outcome;
 use forebay_sim::{cache, clone, copy, mirror, snapshot, zram};
 
@@ -29,7 +30,7 @@ usage: forebay-sim [SUBJECT] --seeds A..B [--jobs N] [--requests R]
   --seeds A..B   run seeds A to B - 1, in N processes (default 2)
   --seed N       run one seed; --verbose prints every event
   --requests R   requests of each seed (default 1000)
-  enumerate      every crash of every script of up to L operations (default 3) on a tiny write cache";
+  enumerate      every crash of every script of up to L operations (default 3 or 2) on tiny targets";
 
 /// What is put to the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ struct Asked {
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.first().is_some_and(|word| word == "enumerate") {
-        return enumerate(&words[1..]);
+        return enumerate_all(&words[1..]);
     }
     let asked = match parse(&words) {
         Ok(asked) => asked,
@@ -101,34 +102,41 @@ fn main() -> ExitCode {
 }
 
 /// Tries every crash of every script of up to so many operations.
-fn enumerate(words: &[String]) -> ExitCode {
+fn enumerate_all(words: &[String]) -> ExitCode {
     let length = match words {
-        [] => Ok(3),
-        [option, value] if option == "--length" => number(value),
+        [] => Ok(None),
+        [option, value] if option == "--length" => number(value).map(Some),
         _ => Err(String::new()),
     };
-    let Ok(Ok(length)) = length.map(u32::try_from) else {
+    let Ok(Ok(length)) = length.map(|length| length.map(u32::try_from).transpose()) else {
         eprintln!("forebay-sim: enumerate takes --length L, a small number\n{USAGE}");
         return ExitCode::from(2);
     };
-    let mut failed = 0;
-    for (variant, tally) in (0..).map_while(|variant| Some((variant, forebay_sim::enumerate::run(variant, length, 2)?))) {
+    let failed: u64 = SUBJECTS.iter().map(|subject| enumerate_one(subject, length.unwrap_or(subject.length))).sum();
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// How many crashes and errors of one subject were not survived.
+fn enumerate_one(subject: &Enumerable, length: u32) -> u64 {
+    let (&Enumerable { name, make, .. }, mut failed) = (subject, 0);
+    for (variant, tally) in (0..).map_while(|variant| Some((variant, enumerate::run(make, variant, length, 2)?))) {
         println!(
-            "variant {variant}, up to {length} operations: {} runs, {} crash points, {} states, {} distinct, {} failed",
+            "{name}, variant {variant}, up to {length} operations: {} runs, {} crash points, {} states, {} distinct, {} failed",
             tally.runs, tally.points, tally.states, tally.distinct, tally.failed
         );
         failed += tally.failed;
     }
     // One operation less: each of these runs has an error, and most another one while that is recovered.
     let length = length.saturating_sub(1);
-    for (variant, swept) in (0..).map_while(|variant| Some((variant, forebay_sim::enumerate::sweep(variant, length, 2)?))) {
+    for (variant, swept) in (0..).map_while(|variant| Some((variant, enumerate::sweep(make, variant, length, 2)?))) {
         println!(
-            "variant {variant}, up to {length} operations: {} runs with errors, {} of them with another in recovery, {} failed",
+            "{name}, variant {variant}, up to {length} operations: {} runs with errors, {} of them with another in recovery, \
+             {} failed",
             swept.runs, swept.again, swept.failed
         );
         failed += swept.failed;
     }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    failed
 }
 
 fn parse(words: &[String]) -> Result<Asked, String> {

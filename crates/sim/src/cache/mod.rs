@@ -4,7 +4,7 @@ mod subject;
 mod swarm;
 
 use crate::check::{Model, stamp};
-use crate::enumerate::{SEED, Tiny};
+use crate::enumerate::{OPERATIONS, SEED, Tiny};
 use crate::run::{Outcome, run};
 
 use subject::CacheSubject;
@@ -44,5 +44,6 @@ pub fn tiny(variant: usize) -> Option<Tiny> {
         world.preset(ORIGIN, |bytes| stamp(bytes, SEED, 0, 0));
         world
     };
-    Some(Tiny { world: Box::new(world), subject: Box::new(CacheSubject::new(swarm)), model, block_sectors })
+    let operations = OPERATIONS.to_vec();
+    Some(Tiny { world: Box::new(world), subject: Box::new(CacheSubject::new(swarm)), model, block_sectors, operations })
 }

@@ -28,10 +28,11 @@ use crate::run::Subject;
 use crate::world::World;
 
 use recover::Recovered;
-use script::{Point, play, scripts};
+use script::{Point, play};
 
 pub use images::SUBSETS_WHOLE;
-pub(crate) use script::SEED;
+pub use script::Operation;
+pub(crate) use script::{OPERATIONS, SEED};
 pub use sweep::{Swept, sweep};
 
 /// A target so small that all its crashes can be tried.
@@ -44,7 +45,43 @@ pub struct Tiny {
     pub model: Model,
     /// Sectors of a block.
     pub block_sectors: usize,
+    /// What scripts are made of.
+    pub operations: Vec<Operation>,
 }
+
+impl Tiny {
+    /// How many scripts of up to `length` operations there are.
+    fn scripts(&self, length: u32) -> u64 {
+        (0..=length).map(|length| (self.operations.len() as u64).pow(length)).sum()
+    }
+
+    /// Script number `number`: the empty one, then all of one operation, of two, and so on.
+    fn script(&self, mut number: u64) -> Vec<Operation> {
+        let (mut script, letters) = (Vec::new(), self.operations.len() as u64);
+        while number > 0 {
+            number -= 1;
+            script.push(self.operations[usize::try_from(number % letters).expect("a few letters")]);
+            number /= letters;
+        }
+        script
+    }
+}
+
+/// Makes what is enumerated in one of its variants; `None` where there is no such variant.
+pub type Make = fn(usize) -> Option<Tiny>;
+
+/// What is enumerated.
+pub struct Enumerable {
+    /// Its name.
+    pub name: &'static str,
+    /// Makes it.
+    pub make: Make,
+    /// Operations of a script at most, unless told otherwise: as many as a minute has room for.
+    pub length: u32,
+}
+
+/// Everything that is enumerated.
+pub const SUBJECTS: [Enumerable; 1] = [Enumerable { name: "cache", make: cache::tiny, length: 3 }];
 
 /// What was tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,24 +111,24 @@ impl Tally {
 /// Failures that are told; more are counted.
 const TOLD_MAX: u64 = 10;
 
-/// Tries all scripts of up to `length` operations on the write cache in its variant number `variant`, with so many
+/// Tries all scripts of up to `length` operations on variant number `variant` of what `make` makes, with so many
 /// threads. Failures are printed. `None` where there is no such variant.
 ///
 /// # Panics
 /// When a script does not come to its end in a healthy world.
 #[must_use]
-pub fn run(variant: usize, length: u32, jobs: usize) -> Option<Tally> {
-    cache::tiny(variant)?;
+pub fn run(make: Make, variant: usize, length: u32, jobs: usize) -> Option<Tally> {
+    let scripts = make(variant)?.scripts(length);
     let next = AtomicU64::new(0);
     let total = Mutex::new(Tally::default());
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
-                let tiny = cache::tiny(variant).expect("looked for above");
+                let tiny = make(variant).expect("looked for above");
                 let mut worker = Worker { tiny, recovered: Recovered::default(), tally: Tally::default() };
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= scripts(length) {
+                    if number >= scripts {
                         break;
                     }
                     worker.script(number);
@@ -113,7 +150,7 @@ struct Worker {
 impl Worker {
     /// Tries all crashes of script number `number`.
     fn script(&mut self, number: u64) {
-        let operations = script::numbered(number);
+        let operations = self.tiny.script(number);
         for patient in [false, true] {
             let points = play(&self.tiny, &operations, patient, number == 0);
             self.tally.runs += 1;
@@ -154,19 +191,22 @@ mod tests {
 
     #[test]
     fn every_crash_of_every_script_of_one_operation_is_survived() {
-        for variant in 0.. {
-            let Some(tally) = run(variant, 1, 1) else { break };
-            assert_eq!((tally.runs, tally.failed), (2 * scripts(1), 0), "variant {variant}: {tally:?}");
-            assert!(tally.states > tally.points && tally.distinct > 30, "{tally:?}");
+        for Enumerable { name, make, .. } in SUBJECTS {
+            for (variant, tiny) in (0..).map_while(|variant| Some((variant, make(variant)?))) {
+                let tally = run(make, variant, 1, 1).expect("it was made in the line before");
+                assert_eq!((tally.runs, tally.failed), (2 * tiny.scripts(1), 0), "{name}, variant {variant}: {tally:?}");
+                assert!(tally.states > tally.points && tally.distinct > 30, "{name}, variant {variant}: {tally:?}");
+            }
         }
     }
 
     #[test]
     fn every_error_of_every_script_of_one_operation_is_survived() {
-        for variant in 0.. {
-            let Some(swept) = sweep(variant, 1, 1) else { break };
-            assert_eq!(swept.failed, 0, "variant {variant}: {swept:?}");
-            assert!(swept.again > swept.runs / 2, "{swept:?}");
+        for Enumerable { name, make, .. } in SUBJECTS {
+            for (variant, swept) in (0..).map_while(|variant| Some((variant, sweep(make, variant, 1, 1)?))) {
+                assert_eq!(swept.failed, 0, "{name}, variant {variant}: {swept:?}");
+                assert!(swept.again > swept.runs / 2, "{name}, variant {variant}: {swept:?}");
+            }
         }
     }
 }

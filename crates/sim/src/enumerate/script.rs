@@ -11,9 +11,9 @@ use crate::check::Model;
 use crate::run::{Ask, Client, Ledger};
 use crate::world::{Cut, Observer, Remains};
 
-/// The alphabet. Blocks are those of the target; each device has at least eight.
+/// One letter of an alphabet. Blocks are those of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
+pub enum Operation {
     /// A request of so many blocks at a block.
     Send(Ask, usize, usize),
     /// Waits until everything is answered and the target has had time for what it does by itself.
@@ -22,7 +22,8 @@ pub(super) enum Operation {
     Drain,
 }
 
-pub(super) const OPERATIONS: [Operation; 12] = [
+/// The alphabet of targets with eight blocks.
+pub(crate) const OPERATIONS: [Operation; 12] = [
     Operation::Send(Ask::Write, 0, 1),
     Operation::Send(Ask::Write, 1, 1),
     Operation::Send(Ask::Write, 0, 2),
@@ -42,22 +43,6 @@ pub(crate) const SEED: u64 = 0xE;
 
 /// Time that a target is given to settle, longer than any of its own timers.
 pub(super) const SETTLE: Duration = Duration::from_secs(3);
-
-/// How many scripts of up to `length` operations there are.
-pub(super) fn scripts(length: u32) -> u64 {
-    (0..=length).map(|length| (OPERATIONS.len() as u64).pow(length)).sum()
-}
-
-/// Script number `number`: the empty one, then all of one operation, of two, and so on.
-pub(super) fn numbered(mut number: u64) -> Vec<Operation> {
-    let mut operations = Vec::new();
-    while number > 0 {
-        number -= 1;
-        operations.push(OPERATIONS[usize::try_from(number % OPERATIONS.len() as u64).expect("below twelve")]);
-        number /= OPERATIONS.len() as u64;
-    }
-    operations
-}
 
 /// A moment at which the power may go.
 pub(super) struct Point {

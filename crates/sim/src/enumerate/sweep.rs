@@ -18,9 +18,8 @@ use std::time::Duration;
 use forebay_block::{Bio, Sector, call};
 use forebay_reactor::{BufferPool, Reactor};
 
-use super::script::{Operation, SETTLE, numbered, scripts};
-use super::{SEED, TOLD_MAX, Tiny};
-use crate::cache;
+use super::script::{Operation, SETTLE};
+use super::{Make, SEED, TOLD_MAX, Tiny};
 use crate::check::{POISON, SECTOR};
 use crate::run::{Client, Ledger, Opened};
 use crate::world::{Cut, Stop, World};
@@ -47,23 +46,23 @@ struct Failing {
     for_good: bool,
 }
 
-/// Sweeps all scripts of up to `length` operations on the write cache in its variant number `variant`. Failures are
+/// Sweeps all scripts of up to `length` operations on variant number `variant` of what `make` makes. Failures are
 /// printed. `None` where there is no such variant.
 ///
 /// # Panics
 /// Where a healthy world shows a failure.
 #[must_use]
-pub fn sweep(variant: usize, length: u32, jobs: usize) -> Option<Swept> {
-    cache::tiny(variant)?;
+pub fn sweep(make: Make, variant: usize, length: u32, jobs: usize) -> Option<Swept> {
+    let scripts = make(variant)?.scripts(length);
     let (next, total) = (AtomicU64::new(0), Mutex::new(Swept::default()));
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
-                let tiny = cache::tiny(variant).expect("looked for above");
+                let tiny = make(variant).expect("looked for above");
                 let mut worker = Worker { tiny, pool: BufferPool::default(), swept: Swept::default() };
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= scripts(length) {
+                    if number >= scripts {
                         break;
                     }
                     worker.script(number);
@@ -93,7 +92,7 @@ struct Run<'a> {
 
 impl Worker {
     fn script(&mut self, number: u64) {
-        let operations = numbered(number);
+        let operations = self.tiny.script(number);
         for for_good in [false, true] {
             for disk in 0..(self.tiny.world)().disks() {
                 let mut after = 0;
