@@ -128,10 +128,25 @@ fn same(one: &Rc<dyn LookUp>, other: &Rc<dyn LookUp>) -> bool {
 /// # Panics
 /// When `extent` is not inside of `target`.
 pub fn runs(target: &dyn Target, extent: Extent, most: usize) -> impl Future<Output = Vec<Run>> + use<> {
+    let block = target.limits().logical_bytes / SECTOR_BYTES;
+    runs_in_blocks(target, extent, SectorCount(u64::from(block)), most)
+}
+
+/// As [`runs`], in whole blocks of `block` sectors counted from the start of `extent`: for who does the same to
+/// another target, whose blocks are larger.
+///
+/// # Panics
+/// When `extent` is not inside of `target`, or `block` is 0.
+pub fn runs_in_blocks(
+    target: &dyn Target,
+    extent: Extent,
+    block: SectorCount,
+    most: usize,
+) -> impl Future<Output = Vec<Run>> + use<> {
+    assert!(block.0 > 0, "a block has sectors");
     let mut told = Allocation::default();
     told.below(target, extent);
-    let block = u64::from(target.limits().logical_bytes / SECTOR_BYTES);
-    async move { in_blocks(answer(told.pieces, most).await, block, extent.count.0) }
+    async move { in_blocks(answer(told.pieces, most).await, block.0, extent.count.0) }
 }
 
 /// What a device said, from `extent.start` on.

@@ -20,6 +20,7 @@ mod limits;
 mod open;
 mod zeroes;
 
+use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -65,6 +66,16 @@ impl Default for FileOptions {
 
 /// Write-zeroes requests worked on at once; more wait.
 const ZEROES_MAX: usize = 16;
+
+/// Opens `path` as [`FileDevice::open`] does, and locks it, for I/O through the page cache that no reactor carries:
+/// for what is smaller than a block, or grows. The lock lasts as long as the descriptor.
+///
+/// # Errors
+/// [`DeviceError`], one sentence.
+pub fn open_alone(path: &Path, options: &FileOptions) -> Result<File, DeviceError> {
+    let options = FileOptions { direct: Direct::Off, ..options.clone() };
+    open::open(path, &options).map(|opened| File::from(opened.file))
+}
 
 /// A file or block device.
 pub struct FileDevice {

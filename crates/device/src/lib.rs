@@ -12,7 +12,7 @@ mod null;
 mod ram;
 
 pub use error::DeviceError;
-pub use file::{Direct, FileDevice, FileOptions};
+pub use file::{Direct, FileDevice, FileOptions, open_alone};
 pub use nbd::{NbdDevice, NbdError, NbdOptions};
 pub use null::NullDevice;
 pub use ram::RamDevice;

@@ -270,7 +270,7 @@ impl Assembly<'_> {
     ) -> Result<Rc<dyn Target>, Trouble> {
         let [metadata_name, destination_name, source_name] = names;
         for (one, other) in [(metadata_name, destination_name), (metadata_name, source_name), (destination_name, source_name)] {
-            if one.is_same_file(other) {
+            if one.is_same(other) {
                 return Err(Trouble::Twice(other.to_string()));
             }
         }

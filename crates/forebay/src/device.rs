@@ -12,7 +12,7 @@ use std::rc::{Rc, Weak};
 
 use forebay_block::{SectorCount, Target};
 use forebay_device::{DeviceError, FileDevice, FileOptions, NbdDevice, NbdOptions, NullDevice, RamDevice};
-use forebay_nbd::uri::{Uri, UriError};
+use forebay_nbd::uri::{Endpoint, Uri, UriError};
 use forebay_reactor::{BufferPool, DeviceId, Reactor};
 use forebay_target::snapshot::Origin;
 use forebay_target::zram::Zram;
@@ -72,10 +72,15 @@ impl DeviceName {
         Ok(Self::File(PathBuf::from(word)))
     }
 
-    /// Whether both name one file or block device, by whatever paths.
-    pub(crate) fn is_same_file(&self, other: &Self) -> bool {
+    /// Whether both name one file or block device, by whatever paths, or one export of one server, as far as names
+    /// tell: a server that is reached by two addresses is not known to be one.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::File(one), Self::File(other)) => identity(one).is_some_and(|known| identity(other) == Some(known)),
+            (Self::File(one), Self::File(other)) => {
+                identity(one).is_some_and(|known| identity(other) == Some(known)) || place(one) == place(other)
+            }
+            (Self::Nbd(one), Self::Nbd(other)) => one.export == other.export && is_same_endpoint(&one.endpoint, &other.endpoint),
             _ => false,
         }
     }
@@ -288,6 +293,16 @@ impl Devices {
     }
 }
 
+fn is_same_endpoint(one: &Endpoint, other: &Endpoint) -> bool {
+    match (one, other) {
+        (Endpoint::Unix(one), Endpoint::Unix(other)) => one == other || place(one) == place(other),
+        (Endpoint::Tcp { host: one, port }, Endpoint::Tcp { host: other, port: other_port }) => {
+            one.eq_ignore_ascii_case(other) && port == other_port
+        }
+        _ => false,
+    }
+}
+
 /// Where a file is that may not be there yet, whatever links lead to it.
 fn place(path: &Path) -> PathBuf {
     let beside = |folder: PathBuf| path.file_name().map(|name| folder.join(name));
@@ -324,6 +339,22 @@ mod tests {
             ("99999999999T", None),
         ] {
             assert_eq!(parse_bytes(text), bytes, "{text}");
+        }
+    }
+
+    #[test]
+    fn one_export_by_two_spellings_is_the_same_and_another_is_not() {
+        let name = |word: &str| DeviceName::parse(word).unwrap();
+        for (one, other, same) in [
+            ("nbd://Host/disk", "nbd://host:10809/disk", true),
+            ("nbd://host/disk", "nbd://host/other", false),
+            ("nbd://host/disk", "nbd://host:1/disk", false),
+            ("nbd+unix:///d?socket=/tmp/no.sock", "nbd+unix:///d?socket=/tmp/../tmp/no.sock", true),
+            ("nbd+unix:///d?socket=/tmp/no.sock", "nbd+unix:///e?socket=/tmp/no.sock", false),
+            ("/tmp/no-file", "/tmp/../tmp/no-file", true),
+            ("ram:1M", "ram:1M", false),
+        ] {
+            assert_eq!(name(one).is_same(&name(other)), same, "{one} {other}");
         }
     }
 

@@ -222,3 +222,13 @@ fn a_device_that_answers_nothing_counts_as_data() {
 fn asking_beyond_the_end_is_a_bug() {
     drop(runs(&*Leaf::telling(&[true; 8], 512), extent(4, 8), 1));
 }
+
+#[test]
+fn blocks_may_be_coarser_than_those_of_the_target() {
+    let holes: Vec<bool> = (0..64).map(|sector| matches!(sector, 3..13 | 15..33 | 50..64)).collect();
+    let leaf = Leaf::telling(&holes, 512);
+    let mut answer = pin!(runs_in_blocks(&*leaf, extent(0, 60), SectorCount(8), 64));
+    let Poll::Ready(runs) = answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) else { panic!("nobody must be asked") };
+    let runs: Vec<_> = runs.iter().map(|run| (run.count.0, run.hole)).collect();
+    assert_eq!(runs, [(16, false), (16, true), (24, false), (4, true)]);
+}

@@ -29,13 +29,22 @@ impl Bar {
 
     /// Draws what is done of `total` bytes after `elapsed`; `first` bytes were done before.
     pub fn draw(&mut self, first: u64, done: u64, total: u64, elapsed: Duration) {
+        self.show(done >= total, elapsed, || line(first, done, total, elapsed));
+    }
+
+    /// Draws what is done after `elapsed` of what ends nobody knows where; `ended` when that is all.
+    pub fn draw_open(&mut self, done: u64, ended: bool, elapsed: Duration) {
+        self.show(ended, elapsed, || format!("{}, {}/s", figures::bytes(done), speed(done, elapsed)));
+    }
+
+    fn show(&mut self, last: bool, elapsed: Duration, line: impl FnOnce() -> String) {
         let often = if self.terminal { LOOK_EVERY } else { Duration::from_secs(5) };
-        if done < total && elapsed < self.drawn + often {
+        if !last && elapsed < self.drawn + often {
             return;
         }
         self.drawn = elapsed;
         self.shown = true;
-        let line = line(first, done, total, elapsed);
+        let line = line();
         // Progress that nobody reads stops nothing.
         let _ = if self.terminal { write!(std::io::stderr(), "\r{line}\x1b[K") } else { writeln!(std::io::stderr(), "{line}") };
     }
@@ -55,13 +64,18 @@ fn line(first: u64, done: u64, total: u64, elapsed: Duration) -> String {
     let full = usize::try_from(share(CELLS).min(CELLS)).expect("a few cells");
     let bar = format!("{}{}", "#".repeat(full), "-".repeat(usize::try_from(CELLS).expect("a few cells") - full));
     let new = done.saturating_sub(first);
-    let speed = u128::from(new) * 1000 / elapsed.as_millis().max(1);
-    let speed = figures::bytes(u64::try_from(speed).unwrap_or(u64::MAX));
+    let speed = speed(new, elapsed);
     let left = match time_left(new, total.saturating_sub(first), elapsed) {
         Some(time) if done < total => format!(", about {} left", figures::span(time)),
         _ => String::new(),
     };
     format!("[{bar}] {:3} % of {}, {speed}/s{left}", share(100), figures::bytes(total))
+}
+
+/// Bytes of one second.
+fn speed(bytes: u64, elapsed: Duration) -> String {
+    let speed = u128::from(bytes) * 1000 / elapsed.as_millis().max(1);
+    figures::bytes(u64::try_from(speed).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

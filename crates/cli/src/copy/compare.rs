@@ -72,7 +72,7 @@ impl Pair<'_> {
         if let Some(place) = self.compare_bytes(from, first).await? {
             return Ok(Some(Difference::Content(place)));
         }
-        let found = self.compare_blocks(first / 512, whole / 512, progress).await?;
+        let found = self.compare_blocks([first / 512, whole / 512], SectorCount(block / 512), progress).await?;
         if found.is_some() {
             return Ok(found);
         }
@@ -89,14 +89,19 @@ impl Pair<'_> {
         Ok(place.map(|place| from + place))
     }
 
-    /// Compares whole blocks, `from..to` in sectors.
-    async fn compare_blocks(&self, from: u64, to: u64, mut progress: impl FnMut(u64)) -> Result<Option<Difference>, Failure> {
+    /// Compares whole blocks of `block` sectors each, from one sector to another.
+    async fn compare_blocks(
+        &self,
+        [from, to]: [u64; 2],
+        block: SectorCount,
+        mut progress: impl FnMut(u64),
+    ) -> Result<Option<Difference>, Failure> {
         let mut ahead: VecDeque<Stretch> = VecDeque::new();
         let mut reading: VecDeque<Reading> = VecDeque::new();
         let mut told = from;
         loop {
             if ahead.is_empty() && told < to {
-                ahead = self.runs(told, to).await;
+                ahead = self.runs(told, to, block).await;
                 told = ahead.back().map_or(to, |last| last.extent.end().0);
             }
             while reading.len() < PAIRS
@@ -123,13 +128,13 @@ impl Pair<'_> {
         }
     }
 
-    /// What both know of their sectors from `at` on, as far as both tell.
-    async fn runs(&self, at: u64, to: u64) -> VecDeque<Stretch> {
+    /// What both know of their sectors from `at` on, as far as both tell, in whole blocks of both.
+    async fn runs(&self, at: u64, to: u64, block: SectorCount) -> VecDeque<Stretch> {
         let extent = Extent::new(Sector(at), SectorCount(to - at));
         let mut told: [VecDeque<Run>; 2] = [VecDeque::new(), VecDeque::from([Run { count: extent.count, hole: true }])];
         for (end, told) in std::iter::once(self.a).chain(self.b).zip(&mut told) {
             if let Some(target) = &end.target {
-                *told = allocation::runs(&**target, extent, RUNS).await.into();
+                *told = allocation::runs_in_blocks(&**target, extent, block, RUNS).await.into();
             }
         }
         let mut stretches = VecDeque::new();

@@ -1,25 +1,27 @@
 //! The file that holds the journal of a copy, and which copy it belongs to.
 //!
-//! A copy is named by a fingerprint of its ends: their names, identities and sizes, and when the source was
-//! changed last. What lies in the file and when it is written: `forebay_target::copy`.
+//! A copy is named by a fingerprint of its ends: their names, identities, sizes and times of birth, and when the source
+//! was changed last. Servers and block devices tell little of that: what is settled there is read back by who resumes.
+//! What lies in the file and when it is written: `forebay_target::copy`.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay::block::Target;
-use forebay::{Direct, FileOptions, Reactor};
+use forebay::{DeviceName, Direct, FileOptions, Reactor};
 use forebay_device::FileDevice;
 use forebay_target::copy::{Found, JOURNAL_BYTES, Journal, Settled};
 use twox_hash::XxHash3_64;
 
-use super::ends::{self, Destination, LOCK_WAIT, Source};
+use super::ends::{self, Destination, End, LOCK_WAIT, Seen, Source};
 use crate::failure::Failure;
 
 /// A fingerprint of the ends of a copy.
 fn fingerprint(source: &Source, destinations: &[Destination]) -> u64 {
     let mut words = vec![format!("{}\0{}\0{:?}", source.name, source.bytes, source.seen)];
-    words.extend(destinations.iter().map(|to| format!("{}\0{:?}", to.name, to.seen.map(|seen| (seen.identity, seen.bytes)))));
+    let to = |to: &Destination| format!("{}\0{:?}", to.name, to.seen.map(|seen| (seen.identity, seen.bytes, seen.born)));
+    words.extend(destinations.iter().map(to));
     XxHash3_64::oneshot(words.join("\n").as_bytes())
 }
 
@@ -32,8 +34,25 @@ pub struct JournalFile {
 }
 
 impl JournalFile {
-    /// Opens the file, which is made where it is missing.
-    pub async fn open(reactor: &Reactor, path: &Path) -> Result<Self, Failure> {
+    /// Opens the file, which is made where it is missing, for a copy from `source` to destinations that were looked at.
+    pub async fn open(reactor: &Reactor, path: &Path, source: &Source, looked: &[Destination]) -> Result<Self, Failure> {
+        let here = ends::look(path)?.map(|seen| seen.identity);
+        let is_here = |end: &End, seen: Option<Seen>| {
+            let by_name =
+                matches!(end, End::Path(end) if DeviceName::File(end.clone()).is_same(&DeviceName::File(path.to_owned())));
+            by_name || (here.is_some() && seen.map(|seen| seen.identity) == here)
+        };
+        if is_here(&source.end, source.seen) || looked.iter().any(|to| is_here(&to.end, to.seen)) {
+            return Err(Failure::Failed(format!("{} cannot be the journal of its own copy: name another", path.display())));
+        }
+        let file = Self::open_file(reactor, path).await?;
+        // What was settled is gone where a destination is missing or empty. A new file may well have the identity of
+        // the one that is gone.
+        let begins = looked.iter().any(|to| to.made);
+        if begins && file.found.is_some_and(|found| found.settled > 0) { Err(file.of_another()) } else { Ok(file) }
+    }
+
+    async fn open_file(reactor: &Reactor, path: &Path) -> Result<Self, Failure> {
         let failed = |error| Failure::because(format!("opening {}", path.display()), &error);
         let file = File::options().write(true).create(true).truncate(false).open(path).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
@@ -56,15 +75,10 @@ impl JournalFile {
         Ok(Self { path: path.to_owned(), target, found })
     }
 
-    fn of_another(&self) -> Failure {
+    /// Why what was found is of no use.
+    pub fn of_another(&self) -> Failure {
         let what = "is the journal of another copy, or the source or a destination has changed since";
         Failure::Failed(format!("{} {what}: remove it to copy everything", self.path.display()))
-    }
-
-    /// Makes sure that nothing is settled yet: a destination is missing or empty, so that what was settled is
-    /// gone. A new file may well have the identity of the one that is gone.
-    pub fn begins(&self) -> Result<(), Failure> {
-        if self.found.is_some_and(|found| found.settled > 0) { Err(self.of_another()) } else { Ok(()) }
     }
 
     /// The journal of this copy: the one that was found, or a new one. `zero` is whether the destinations

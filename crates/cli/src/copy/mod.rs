@@ -1,7 +1,7 @@
 //! `forebay copy` and `forebay compare`: files and devices through the copy engine.
 //!
 //! ```text
-//!   look at all ends ─▶ open ─▶ journal? ─▶ shared blocks? ─▶ the engine ─▶ the last bytes ─▶ durable ─▶ verify
+//!   look at all ends ─▶ open ─▶ journal? ─▶ by the kernel? ─▶ the engine ─▶ the last bytes ─▶ durable ─▶ verify
 //! ```
 //!
 //! 1. Nothing is written before every end is found to fit.
@@ -17,7 +17,6 @@ mod offload;
 mod stream;
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -30,7 +29,7 @@ use forebay_target::copy::{Engine, How, Journal, Leg, Settings, Watch, Zeroes};
 
 use self::bar::{Bar, LOOK_EVERY};
 use self::compare::{Difference, Pair};
-use self::ends::{Destination, End, Source};
+use self::ends::{Destination, End, Opening, Source};
 use self::journal::JournalFile;
 use self::stream::{Hash, InOrder, Output, why};
 use crate::failure::{Failure, Outcome, say};
@@ -63,6 +62,10 @@ fn check(flags: &CopyFlags) -> Result<(), Failure> {
     let streams = flags.source == "-" || to_stream > 0;
     if to_stream > 1 {
         return usage("standard output is given twice: give it once");
+    }
+    let fleeting = |word: &&String| word.starts_with("ram:") || (word.starts_with("null:") && *word != "null:");
+    if let Some(word) = flags.destinations.iter().find(fleeting).filter(|_| flags.resume.is_some()) {
+        return usage(&format!("--resume needs destinations that stay, and {word} does not"));
     }
     if streams && flags.resume.is_some() {
         return usage("--resume needs ends that have a place: standard input and output have none");
@@ -155,59 +158,17 @@ async fn open<'a>(
     devices: &Devices,
 ) -> Result<Job<'a>, Failure> {
     let source = Source::open(devices, reactor, &End::parse(&flags.source)?, &flags.source)?;
-    let mut looked = Vec::new();
-    for word in &flags.destinations {
-        let end = End::parse(word)?;
-        let to = Destination::look(&end, word, source.bytes)?;
-        let same =
-            |seen: Option<ends::Seen>| seen.is_some() && seen.map(|seen| seen.identity) == to.seen.map(|seen| seen.identity);
-        if same(source.seen) {
-            return Err(Failure::Failed(format!("{word} and {} are the same file: give another destination", flags.source)));
-        }
-        if looked
-            .iter()
-            .any(|(_, other): &(End, Destination)| same(other.seen) || (other.path.is_some() && other.path == to.path))
-        {
-            return Err(Failure::Failed(format!("{word} is given twice: give each destination once")));
-        }
-        looked.push((end, to));
-    }
-    let mut journal_file = None;
+    let looked = ends::look_at(&flags.destinations, &source, Some(source.bytes))?;
+    let mut file = None;
     if let Some(path) = &flags.resume {
-        let here = ends::look(path)?.map(|seen| seen.identity);
-        let is_end = |seen: Option<ends::Seen>, end: Option<&PathBuf>| {
-            (here.is_some() && seen.map(|seen| seen.identity) == here) || end == Some(path)
-        };
-        if is_end(source.seen, source.path.as_ref()) || looked.iter().any(|(_, to)| is_end(to.seen, to.path.as_ref())) {
-            return Err(Failure::Failed(format!("{} cannot be the journal of its own copy: name another", path.display())));
-        }
-        let file = JournalFile::open(reactor, path).await?;
-        if looked.iter().any(|(_, to)| to.made) {
-            file.begins()?;
-        }
-        journal_file = Some(file);
+        file = Some(JournalFile::open(reactor, path, &source, &looked).await?);
     }
-    let mut destinations = Vec::new();
-    for (end, to) in looked {
-        let allocate = flags.allocated;
-        let to = to.open(devices, reactor, &end, source.bytes, allocate)?;
-        if let Some(path) = to.path.as_ref().filter(|_| to.made && flags.resume.is_some()) {
-            // The journal speaks of this file: its name must last as long.
-            ends::sync_folder(path).map_err(|error| Failure::because(format!("making {} durable", to.name), &error))?;
-        }
-        destinations.push(to);
-    }
-    let mut zero = destinations.iter().all(|to| to.made || to.target.is_none()) || flags.destination_is_zero;
-    let mut journal = None;
-    if let Some(file) = journal_file {
-        let kept = file.journal(&source, &destinations, zero).await?;
-        zero = kept.state().zero;
-        journal = Some((file, kept));
-    }
-    let settled = journal.as_ref().map_or(0, |(_, journal)| journal.state().settled);
-    let sectors = SectorCount(source.bytes.div_ceil(512));
+    let bytes = Some(source.bytes);
+    let destinations = ends::open_all(looked, Opening { devices, reactor, bytes, allocate: flags.allocated })?;
+    let zero = destinations.iter().all(|to| to.made || to.target.is_none()) || flags.destination_is_zero;
     let streams = flags.destinations.iter().any(|word| word == "-");
-    Ok(Job {
+    let sectors = SectorCount(source.bytes.div_ceil(512));
+    let mut job = Job {
         hash: flags.checksum.then(|| InOrder::new(sectors, Hash::default())),
         output: streams.then(|| InOrder::new(sectors, Output)),
         flags,
@@ -215,20 +176,46 @@ async fn open<'a>(
         pool,
         source,
         destinations,
-        zero: zero && !streams && !flags.checksum,
-        journal,
+        zero,
+        journal: None,
         watch: Rc::default(),
-        first: settled / 512,
-    })
+        first: 0,
+    };
+    if let Some(file) = file {
+        Box::pin(job.resume(file)).await?;
+    }
+    // What takes everything in order takes zeroes, too; and holes are what a full allocation has not.
+    let reserved = job.destinations.iter().all(|to| to.reserved || to.target.is_none());
+    job.zero &= !streams && !flags.checksum && (!flags.allocated || reserved);
+    Ok(job)
 }
 
 impl Job<'_> {
-    /// Lets the kernel copy where it may, can, and is the better one.
+    /// Goes on where the journal says, or begins it.
+    async fn resume(&mut self, file: JournalFile) -> Result<(), Failure> {
+        for to in self.destinations.iter().filter(|to| to.made) {
+            // The journal speaks of this file: its name must last as long.
+            to.sync_name().map_err(|error| Failure::because(format!("making {} durable", to.name), &error))?;
+        }
+        let journal = file.journal(&self.source, &self.destinations, self.zero).await?;
+        let state = journal.state();
+        let told = self.source.is_file() && self.destinations.iter().all(Destination::is_file);
+        if state.settled > 0 && !told && self.difference(state.settled).await?.is_some() {
+            return Err(file.of_another());
+        }
+        // What is behind may have been written before; that it is as it was is known of files only.
+        let as_before = told || (self.source.is_file() && self.flags.destination_is_zero);
+        self.zero = state.zero && (as_before || file.found.is_none());
+        self.first = state.settled / 512;
+        self.journal = Some((file, journal));
+        Ok(())
+    }
+
+    /// Lets the kernel copy where that is asked for and possible.
     fn offload(&mut self) -> Result<bool, Failure> {
         let flags = self.flags;
-        let plain = !flags.no_offload && !flags.checksum && !flags.allocated && flags.rate.is_none() && flags.resume.is_none();
         let [to] = self.destinations.as_slice() else { return Ok(false) };
-        if !plain {
+        if !flags.offload {
             return Ok(false);
         }
         let begun = self.reactor.now();
@@ -239,12 +226,12 @@ impl Job<'_> {
                 bar.draw(0, at, total, self.reactor.now().saturating_sub(begun));
             }
         };
-        let done = offload::copy(&self.source, to, flags.offload, draw)?;
+        let done = offload::copy(&self.source, to, draw)?;
         if let Some(bar) = bar {
             bar.end();
         }
         // What the kernel began is not zero any more.
-        self.zero &= !flags.offload;
+        self.zero = false;
         Ok(done)
     }
 
@@ -266,26 +253,30 @@ impl Job<'_> {
         legs
     }
 
+    /// Bytes of a block of all ends.
+    fn block_bytes(&self, legs: &[(String, Leg)]) -> u32 {
+        let ends = legs.iter().map(|(_, leg)| &leg.target).chain(&self.source.target);
+        ends.map(|target| target.limits().logical_bytes).max().unwrap_or(512)
+    }
+
     /// Bytes that the engine copies: whole blocks of all ends.
-    fn whole_bytes(&self, legs: &[(String, Leg)]) -> u64 {
-        let Some(source) = &self.source.target else { return 0 };
-        if self.destinations.iter().any(|to| to.path.is_some() && to.target.is_none()) {
+    fn whole_bytes(&self, block_bytes: u32) -> u64 {
+        if self.destinations.iter().any(|to| to.file.is_some() && to.target.is_none()) {
             return 0;
         }
-        let logical = |target: &dyn Target| u64::from(target.limits().logical_bytes);
-        let block = legs.iter().map(|(_, leg)| logical(&*leg.target)).fold(logical(&**source), u64::max);
-        self.source.bytes - self.source.bytes % block
+        self.source.target.as_ref().map_or(0, |_| self.source.bytes - self.source.bytes % u64::from(block_bytes))
     }
 
     async fn through_engine(&self) -> Result<(), Failure> {
         let flags = self.flags;
         let legs = self.legs();
-        let whole = self.whole_bytes(&legs);
+        let block_bytes = self.block_bytes(&legs);
+        let whole = self.whole_bytes(block_bytes);
         let mut copied = Ok(());
         if let Some(target) = &self.source.target {
-            let in_flight = flags.queue_size.min(u64::from(flags.requests.get()) * u64::from(flags.request_size));
-            let settings =
-                Settings { piece_bytes: flags.request_size, in_flight_bytes: in_flight, rate: flags.rate, ..Settings::default() };
+            let piece_bytes = flags.request_size.max(block_bytes);
+            let in_flight_bytes = flags.queue_size.min(u64::from(flags.requests.get()) * u64::from(piece_bytes));
+            let settings = Settings { piece_bytes, in_flight_bytes, rate: flags.rate, ..Settings::default() };
             let engine = Engine::new(self.reactor, self.pool, &settings);
             self.hash_before(&engine, target).await?;
             let from = Leg::new(Rc::clone(target), Sector(0));
@@ -394,23 +385,28 @@ impl Job<'_> {
 
     /// Reads everything back.
     async fn verify(&self) -> Result<(), Failure> {
-        for to in self.destinations.iter().filter(|to| to.path.is_some() || to.target.is_some()) {
+        let Some((name, at)) = self.difference(self.source.bytes).await? else { return Ok(()) };
+        let place = format!("{name} differs from {} at byte {at}", self.source.name);
+        Err(Failure::Failed(format!("{place}: one of them does not keep what is written, or was changed meanwhile")))
+    }
+
+    /// The first destination that is not as the source in its first `bytes` bytes, and the first that differs.
+    async fn difference(&self, bytes: u64) -> Result<Option<(String, u64)>, Failure> {
+        for to in self.destinations.iter().filter(|to| to.file.is_some() || to.target.is_some()) {
             let back = Source {
                 name: to.name.clone(),
+                end: to.end.clone(),
                 target: to.target.clone(),
                 bytes: self.source.bytes,
-                path: to.path.clone(),
+                file: to.file.clone(),
                 seen: None,
             };
             let pair = Pair { pool: self.pool, a: &self.source, b: Some(&back), strict: false };
-            if let Some(Difference::Content(at)) = Box::pin(pair.compare(0, self.source.bytes, |_| {})).await? {
-                let place = format!("{} differs from {} at byte {at}", to.name, self.source.name);
-                return Err(Failure::Failed(format!(
-                    "{place}: one of them does not keep what is written, or was changed meanwhile"
-                )));
+            if let Some(Difference::Content(at)) = Box::pin(pair.compare(0, bytes, |_| {})).await? {
+                return Ok(Some((back.name, at)));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     fn summary(&self, elapsed: Duration) {

@@ -11,7 +11,7 @@ use super::EngineFlag;
 /// What `forebay copy` does beyond its options.
 pub(super) const COPY_HELP: &str = "\
 SRC and DST are files, block devices, NBD servers (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH), ram:SIZE, null:SIZE, or - for standard input and output; null: swallows everything. \
-With several destinations the source is read once.
+With several destinations the source is read once. No end may be another one, or be locked or mounted by others.
 
 A destination that is missing or empty is made as large as the source. One that is there is written in place: it must be \
 large enough, what lies behind the copy stays, and zeroes are written to it unless --destination-is-zero says that they are \
@@ -75,10 +75,10 @@ pub struct CopyFlags {
     /// Go on after errors, and copy what can be copied
     #[arg(long)]
     pub keep_going: bool,
-    /// Let the kernel copy from file to file where it can; by default only where blocks are shared instead
-    #[arg(long, conflicts_with_all = ["no_offload", "checksum", "rate", "resume"])]
+    /// Let the kernel copy from file to file where it can, and share blocks with the source where it can do that
+    #[arg(long, conflicts_with_all = ["no_offload", "allocated", "checksum", "rate", "resume"])]
     pub offload: bool,
-    /// Never let the kernel copy or share blocks
+    /// Read and write everything; always so unless --offload is given
     #[arg(long)]
     pub no_offload: bool,
     /// What carries out I/O

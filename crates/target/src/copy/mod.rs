@@ -195,7 +195,8 @@ impl Engine {
     }
 
     /// Copies `count` sectors from `from` to all of `to`, which must not overlap it. All ends begin on
-    /// logical blocks of each other, and `count` is whole ones, or the devices report errors.
+    /// logical blocks of each other, and `count` and [`Settings::piece_bytes`] are whole ones of all, or the devices
+    /// report errors.
     ///
     /// The future must be polled to its end, or stay where it is: it is not cancelled by dropping it, but
     /// by [`Watch::cancel`].

@@ -92,8 +92,8 @@ impl Work<'_> {
         self.tally.is_stopped()
     }
 
-    /// Logical blocks of all ends, sectors: errors are told in these.
-    fn block_sectors(&self) -> u64 {
+    /// Logical blocks of all ends, sectors: holes and errors are told in these.
+    pub(super) fn block_sectors(&self) -> u64 {
         let ends = std::iter::once(self.from).chain(self.to);
         let bytes = ends.map(|leg| leg.target.limits().logical_bytes).max().unwrap_or(SECTOR_BYTES);
         u64::from(bytes / SECTOR_BYTES)

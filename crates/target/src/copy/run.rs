@@ -114,7 +114,10 @@ impl Run {
         if !self.how.holes {
             return vec![Allocated { count: left, hole: false }];
         }
-        allocation::runs(&*self.from.target, Extent::new(self.from.sector + SectorCount(at.0), left), RUNS).await
+        let extent = Extent::new(self.from.sector + SectorCount(at.0), left);
+        // What is a hole of the source is zeroed elsewhere, in blocks of all ends.
+        let block = SectorCount(self.work().block_sectors());
+        allocation::runs_in_blocks(&*self.from.target, extent, block, RUNS).await
     }
 
     /// One job: a slice, and a successor when there is more.

@@ -308,6 +308,22 @@ fn holes_of_the_source_are_not_read_and_become_zeroes_or_are_left_alone() {
 }
 
 #[test]
+fn holes_are_cut_to_the_blocks_of_the_coarsest_end() {
+    let (bench, from) = (bench(), filled(256));
+    let to = Disk::with_limits(256, Limits { logical_bytes: 4096, ..Limits::unlimited() });
+    for (start, end) in [(3, 13), (17, 23), (31, 50), (101, 256)] {
+        from.bytes.borrow_mut()[start * 512..end * 512].fill(0);
+    }
+    to.bytes.borrow_mut().fill(0xAA);
+    assert!(bench.copy(&from, &[&to], 256, &How { holes: true, ..How::default() }).is_ok());
+    assert!(same(&from, &to, 0, 256));
+    let seen = to.take_seen();
+    assert!(seen.iter().all(|(_, extent)| extent.start.0 % 8 == 0 && extent.count.0 % 8 == 0), "{seen:?}");
+    let zeroed: u64 = seen.iter().filter(|(op, _)| *op == Op::WriteZeroes).map(|(_, extent)| extent.count.0).sum();
+    assert_eq!(zeroed, 16 + 152, "32..48 and 104..256 are whole blocks of holes");
+}
+
+#[test]
 fn zeroes_in_the_data_are_found_in_whole_stretches() {
     let (bench, from, to) = (bench_with(&Settings { piece_bytes: 64 << 10, ..small() }), filled(128), marked(128));
     from.bytes.borrow_mut()[10 * 512..100 * 512].fill(0);
