@@ -318,10 +318,11 @@ impl Assembly<'_> {
         if device.id == cow.id {
             return Err(Trouble::Same(cow_name, "snapshot"));
         }
-        let origin = self.devices.origin(&device, self.pool);
         let trouble = |error| Trouble::Snapshot { cow: cow_name.clone(), origin: origin_name.clone(), error };
+        let taken = self.devices.take_store(device.id, cow.id).ok_or_else(|| trouble(SnapshotError::InUse))?;
+        let origin = self.devices.origin(&device, self.pool);
         let (origin_name, cow_name) = (origin_name.clone(), cow_name.clone());
-        let wish = Wish { args, extent, origin_name, cow_name, origin, cow: cow.target };
+        let wish = Wish { args, extent, origin_name, cow_name, origin, cow: cow.target, taken };
         let opened = OpenSnapshot::open(self.devices.reactor(), self.pool, wish, merges).await;
         let (snapshot, target) = opened.map_err(trouble)?;
         self.parts.snapshots.push(snapshot);

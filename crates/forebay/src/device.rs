@@ -152,6 +152,8 @@ pub struct Devices {
     opened: RefCell<Vec<Opened>>,
     /// Those of which there are snapshots.
     origins: RefCell<Vec<(DeviceId, Weak<Origin>)>>,
+    /// Stores of snapshots, as long as somebody has them.
+    stores: RefCell<Vec<(DeviceId, Weak<()>)>>,
     /// Compressed RAM disks, with what is theirs alone: a backing device, an image.
     disks: RefCell<Vec<Disk>>,
 }
@@ -165,8 +167,8 @@ impl Devices {
     #[must_use]
     pub fn new(reactor: &Reactor, options: FileOptions) -> Self {
         let connections = NbdOptions::default().connections;
-        let (opened, origins, disks) = (RefCell::default(), RefCell::default(), RefCell::default());
-        Self { reactor: reactor.clone(), options, connections, opened, origins, disks }
+        let (opened, origins, stores, disks) = (RefCell::default(), RefCell::default(), RefCell::default(), RefCell::default());
+        Self { reactor: reactor.clone(), options, connections, opened, origins, stores, disks }
     }
 
     /// Changes how many connections a server gets at most, where it allows several; 4 by default.
@@ -238,6 +240,20 @@ impl Devices {
             origins.push((device.id, Rc::downgrade(&origin)));
             origin
         })
+    }
+
+    /// Takes a device for the store of a snapshot of `origin`, until what is returned is gone; `None` where
+    /// it is taken, or one of the two is a store and an origin at once.
+    pub(crate) fn take_store(&self, origin: DeviceId, store: DeviceId) -> Option<Rc<()>> {
+        let is_origin = |(id, origin): &(DeviceId, Weak<Origin>)| *id == store && origin.strong_count() > 0;
+        let mut stores = self.stores.borrow_mut();
+        stores.retain(|(_, taken)| taken.strong_count() > 0);
+        if self.origins.borrow().iter().any(is_origin) || stores.iter().any(|(id, _)| [origin, store].contains(id)) {
+            return None;
+        }
+        let taken = Rc::new(());
+        stores.push((store, Rc::downgrade(&taken)));
+        Some(taken)
     }
 
     /// Whether a disk has pages on this device.

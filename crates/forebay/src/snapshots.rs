@@ -19,6 +19,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) cow_name: String,
     pub(crate) origin: Rc<Origin>,
     pub(crate) cow: Rc<dyn Target>,
+    /// That the store is its own.
+    pub(crate) taken: Rc<()>,
 }
 
 /// A snapshot, or one that is being merged.
@@ -34,6 +36,7 @@ pub(crate) struct OpenSnapshot {
     origin: String,
     cow: String,
     view: View,
+    _taken: Rc<()>,
 }
 
 /// What a snapshot, or a merge, tells about itself; printed as the kernel's status line.
@@ -62,7 +65,7 @@ impl OpenSnapshot {
         wish: Wish<'_>,
         merges: bool,
     ) -> Result<(Self, Rc<dyn Target>), SnapshotError> {
-        let Wish { args, extent, origin_name, cow_name, origin, cow } = wish;
+        let Wish { args, extent, origin_name, cow_name, origin, cow, taken } = wish;
         let (sectors, chunk_sectors) = (extent.count, args.chunk_sectors);
         let (view, target): (View, Rc<dyn Target>) = if merges {
             let merge = snapshot::merge(reactor, pool, MergeSetup { origin, cow, sectors, chunk_sectors }).await?;
@@ -73,7 +76,7 @@ impl OpenSnapshot {
             let snapshot = snapshot::open(reactor, pool, setup).await?;
             (View::Snapshot(Rc::clone(&snapshot)), snapshot)
         };
-        Ok((Self { extent, origin: origin_name, cow: cow_name, view }, target))
+        Ok((Self { extent, origin: origin_name, cow: cow_name, view, _taken: taken }, target))
     }
 
     /// What it did so far.

@@ -153,6 +153,53 @@ fn stacks_that_name_one_origin_share_it() {
 }
 
 #[test]
+fn a_store_belongs_to_one_snapshot_and_is_no_origin() {
+    let folder = Folder::new("stores");
+    let [a, b, cow, other] = ["a", "b", "cow", "other"].map(|name| folder.file(name, 1 << 20));
+    let snapshot = |origin: &str, cow: &str| TableText::parse(&format!("0 2048 snapshot {origin} {cow} P 8")).unwrap();
+    let merge = TableText::parse(&format!("0 2048 snapshot-merge {b} {cow} P 8")).unwrap();
+    run(async |reactor, pool| {
+        let devices = Devices::new(reactor, FileOptions::default());
+        let stack = Stack::open_on(&devices, pool, "one", &snapshot(&a, &cow), false).await.unwrap();
+        for text in [&snapshot(&b, &cow), &snapshot(&a, &cow), &merge, &snapshot(&b, &a), &snapshot(&cow, &other)] {
+            let error = Stack::open_on(&devices, pool, "two", text, false).await.err().unwrap().to_string();
+            assert!(error.contains("is that of another snapshot, or one of the two"), "{error}");
+        }
+        let chained = Stack::open_on(&devices, pool, "two", &snapshot(&b, &other), false).await.unwrap();
+        for stack in [stack, chained] {
+            stack.close().await.unwrap();
+        }
+        let again = Stack::open_on(&devices, pool, "two", &snapshot(&b, &cow), false).await.unwrap();
+        again.close().await.unwrap();
+    });
+}
+
+#[test]
+fn an_origin_that_is_only_read_shows_what_is_merged_into_it() {
+    let folder = Folder::new("front");
+    let (origin, cow) = (folder.file("origin", 1 << 20), folder.file("cow", 1 << 20));
+    let line = |text: String| TableText::parse(&text).unwrap();
+    let front = line(format!("0 2048 snapshot-origin {origin}"));
+    run(async |reactor, pool| {
+        let devices = Devices::new(reactor, FileOptions::default());
+        let snapshot = line(format!("0 2048 snapshot {origin} {cow} P 8"));
+        let snapshot = Stack::open_on(&devices, pool, "snapshot", &snapshot, false).await.unwrap();
+        assert_eq!(write(&snapshot, pool, 8, 7).await, Status::Ok);
+        snapshot.close().await.unwrap();
+    });
+    run(async |reactor, pool| {
+        let devices = Devices::new(reactor, FileOptions::default());
+        let front = Stack::open_on(&devices, pool, "front", &front, true).await.unwrap();
+        let merge = line(format!("0 2048 snapshot-merge {origin} {cow} P 8"));
+        let merge = Stack::open_on(&devices, pool, "merge", &merge, false).await.unwrap();
+        assert_eq!(read(&front, pool, 8).await, [7; 4096], "nothing is merged yet");
+        for stack in [merge, front] {
+            stack.close().await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn a_mirror_of_two_files_survives_the_loss_of_one() {
     let folder = Folder::new("mirror");
     let [a, b, log] = ["a", "b", "log"].map(|name| folder.file(name, 1 << 20));

@@ -243,7 +243,8 @@ impl TableText {
     }
 
     /// Whether opening the table changes its devices even when nobody writes: a cache is formatted
-    /// or mended, a log begun, a mirror brought up to date, a backing device taken.
+    /// or mended, a log begun, a mirror brought up to date, a backing device taken. An origin of snapshots
+    /// counts, too: its device is shared with them, and they write to it.
     #[must_use]
     pub fn writes_when_opened(&self) -> bool {
         let writes = |row: &RowText| {
@@ -254,6 +255,7 @@ impl TableText {
                     | TargetText::Mirror { .. }
                     | TargetText::Zram { backing: Some(_), .. }
                     | TargetText::Snapshot { .. }
+                    | TargetText::SnapshotOrigin(_)
                     | TargetText::SnapshotMerge { .. }
                     | TargetText::Clone { .. }
             )

@@ -90,7 +90,7 @@ fn only_what_keeps_something_writes_when_it_opens() {
         ("0 8 error; 8 8 log-writes a b", true),
         ("0 8 zram", false),
         ("0 8 zram backing_dev=a", true),
-        ("0 8 snapshot-origin a", false),
+        ("0 8 snapshot-origin a", true),
         ("0 8 snapshot a b P 8", true),
         ("0 8 snapshot-merge a b P 8", true),
     ] {

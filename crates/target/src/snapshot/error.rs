@@ -22,12 +22,19 @@ pub enum SnapshotError {
     /// The store cannot be made or mended.
     #[error("its metadata cannot be written ({0:?}): look at the log for the device's own error")]
     Write(Status),
-    /// Two on one store, or a store on the origin itself.
-    #[error("its device is in use by another snapshot of the same origin, or is the origin itself: give it one of its own")]
+    /// Two on one store, or a store on an origin, or an origin on a store.
+    #[error(
+        "the device of its store is that of another snapshot, or one of the two is an origin and a store at once: give it one of its own"
+    )]
     InUse,
     /// A second merge.
     #[error("another snapshot is being merged into the same origin: wait until that is done")]
     Merging,
+    /// The origin is in use with smaller blocks than the store takes.
+    #[error(
+        "its device takes only larger blocks than those that snapshot-origin of the same origin was opened with: open the merge first"
+    )]
+    Fronted,
     /// A chunk that the origin does not have.
     #[error("its store keeps chunk {chunk}, and the origin ends with chunk {last}: give the origin its former size again")]
     BeyondOrigin {

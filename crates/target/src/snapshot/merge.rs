@@ -132,9 +132,7 @@ pub async fn merge(reactor: &Reactor, pool: &BufferPool, setup: MergeSetup) -> R
     let MergeSetup { origin, cow, sectors, chunk_sectors } = setup;
     check_fit("snapshot-merge", &**origin.device(), Sector(0), sectors)?;
     origin.check_free(&cow)?;
-    if origin.merging().is_some() {
-        return Err(SnapshotError::Merging);
-    }
+    origin.check_mergeable(&cow)?;
     let chunk_sectors = chunk_for("snapshot-merge", chunk_sectors, &origin, &*cow)?;
     let Loaded { store, valid, entries } = Store::open(Rc::clone(&cow), pool, chunk_sectors).await?;
     chunk_for("snapshot-merge", store.layout().chunk_sectors(), &origin, &*cow)?;
@@ -203,12 +201,21 @@ impl Merge {
         }
     }
 
-    /// Ends after the present step. What is left is merged by who opens the store next.
+    /// Ends after the present step. What is left is merged by who opens the store next; until then its
+    /// origin is not shown to anybody.
     pub async fn close(&self) {
         self.closed.set(true);
         if self.begun.get() {
             self.done().await;
         }
+    }
+
+    /// Ends, since a snapshot of the same origin does.
+    pub(super) async fn stop(&self) {
+        if !self.closed.get() && !self.entries.borrow().is_empty() {
+            tracing::warn!("snapshot-merge: it stops, because another snapshot that it saves for is closed: load both again");
+        }
+        self.close().await;
     }
 
     pub(super) fn cow(&self) -> &Rc<dyn Target> {
@@ -380,6 +387,14 @@ impl Merge {
             pass_flush(&**self.origin.device(), bio.part(0, 0));
             bio.end_after_parts();
         });
+    }
+}
+
+impl Drop for Merge {
+    fn drop(&mut self) {
+        if self.condition.get() != MergeCondition::Invalid && !self.entries.borrow().is_empty() {
+            self.origin.left_unfinished(&self.cow);
+        }
     }
 }
 

@@ -243,11 +243,17 @@ impl Snapshot {
         }
     }
 
-    /// Waits until all that was begun is durable, and ends: its origin saves nothing for it any more.
-    /// The last thing done, once nobody sends requests to it or to its origin.
+    /// Waits until all that was begun is durable, and ends: its origin saves nothing for it any more, so a
+    /// merge into the origin ends, too. The last thing done, once nobody sends requests to it or to its origin.
     pub async fn close(&self) {
+        let outlives = self.kind != StoreKind::Transient && !self.is_invalid();
+        if let Some(merge) = self.origin.merging().filter(|_| outlives) {
+            merge.stop().await;
+        }
+        self.origin.quiet().await;
         while !self.pending.borrow().is_empty() || self.mark_due.get() {
             self.settled.after(self.settled.count(), None).await;
+            self.origin.quiet().await;
         }
         self.closed.set(true);
         self.work.raise();

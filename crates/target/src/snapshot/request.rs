@@ -258,8 +258,10 @@ impl Snapshot {
             }
         }
         if self.discards == Discards::ZeroCowAndPassDown && self.origin.device().limits().discard != Ability::No {
+            self.origin.wait_more();
             self.origin.save(extent, Some(self)).await;
             self.origin.device().submit(bio.part(0, bio.bytes()));
+            self.origin.wait_less();
         }
         status = bio.parts_done().await.and(status);
         bio.end(status);

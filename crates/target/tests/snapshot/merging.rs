@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-use forebay_block::{Op, SectorCount, Status};
+use forebay_block::{Ability, Limits, Op, SectorCount, Status, Target};
 use forebay_reactor::BufferPool;
 use forebay_target::snapshot::options::{Discards, StoreKind};
-use forebay_target::snapshot::{Merge, MergeSetup, Origin, Setup, Snapshot, SnapshotError, merge, open};
+use forebay_target::snapshot::{Merge, MergeSetup, Origin, OriginFront, Setup, Snapshot, SnapshotError, merge, open};
 
 use crate::rig::{P, Rig, Wish};
 use crate::support::{MemoryDisk, Seen, flush, reactor, read, write};
@@ -49,7 +49,7 @@ fn when_it_is_done_the_origin_is_the_snapshot() {
         for number in 0..300 {
             let (sector, byte) = (rng.u64(0..3190), u8::try_from(number % 250).unwrap());
             let on_snapshot = rng.bool();
-            let target = if on_snapshot { &*life.snapshots[0] as &dyn forebay_block::Target } else { &life.front };
+            let target = if on_snapshot { &*life.snapshots[0] as &dyn Target } else { &life.front };
             assert_eq!(write(target, sector, &[byte; 1024], false).await, Status::Ok);
             if on_snapshot {
                 let at = usize::try_from(sector * 512).unwrap();
@@ -222,4 +222,68 @@ fn a_chunk_behind_the_end_of_the_origin_is_not_forgotten() {
         }
         wish.cow.borrow_mut().bytes = store;
     }
+}
+
+#[test]
+fn a_merge_stops_when_a_snapshot_that_it_saves_for_is_closed() {
+    let (wish, other) = (Wish::new(P, 8, 2200), Wish::new(P, 64, 300));
+    let rig = Rig::new(8 * 2100, std::slice::from_ref(&wish));
+    let before = rig.origin_bytes();
+    rig.run(async |life| assert_eq!(write(&*life.snapshots[0], 0, &vec![7; 2100 * 4096], false).await, Status::Ok));
+    let rig = Rig { wishes: vec![wish, other], ..rig };
+    merge_with(&rig, async |merge, others| {
+        others[0].close().await;
+        merge.done().await;
+        assert!(merge.status().left > 0, "one step moves 8 MiB");
+        assert_eq!(read(&**merge, 8 * 2099, 8).await, Ok(vec![7; 4096]));
+    });
+    merge_with(&rig, async |merge, others| {
+        merge.done().await;
+        assert_eq!(merge.status().left, 0);
+        assert!(read(&*others[0], 0, 8 * 2100).await.unwrap() == before);
+    });
+}
+
+#[test]
+fn an_origin_shows_its_merge_and_nothing_once_that_is_gone() {
+    let wish = Wish::new(P, 8, 100);
+    let rig = Rig::new(1024, std::slice::from_ref(&wish));
+    rig.run(async |life| assert_eq!(write(&*life.snapshots[0], 0, &[7; 8192], false).await, Status::Ok));
+    let (reactor, pool) = (reactor(), BufferPool::default());
+    let origin = Origin::new(&reactor, &pool, MemoryDisk::new(&reactor, Rc::clone(&rig.origin)));
+    let front = OriginFront::new(Rc::clone(&origin), SectorCount(1024)).unwrap();
+    let disk = |platter, logical_bytes| {
+        let limits = Limits { logical_bytes, physical_bytes: 4096, max_sectors: 64, ..Limits::unlimited() };
+        MemoryDisk::with_limits(&reactor, platter, limits) as Rc<dyn Target>
+    };
+    let cow = disk(Rc::clone(&wish.cow), 512);
+    let run = async {
+        let wish = |cow: &Rc<dyn Target>| MergeSetup {
+            origin: Rc::clone(&origin),
+            cow: Rc::clone(cow),
+            sectors: SectorCount(1024),
+            chunk_sectors: 8,
+        };
+        let coarse = disk(Rc::clone(&rig.wishes[0].cow), 4096);
+        assert_eq!(merge(&reactor, &pool, wish(&coarse)).await.err(), Some(SnapshotError::Fronted));
+        assert_eq!((front.limits().discard, front.limits().max_sectors), (Ability::Native, u32::MAX));
+        let opened = merge(&reactor, &pool, wish(&cow)).await.unwrap();
+        assert_eq!((front.limits().discard, front.limits().max_sectors), (Ability::No, 64));
+        assert_eq!(read(&front, 0, 16).await, Ok(vec![7; 8192]));
+        opened.close().await;
+        drop(opened);
+        assert_eq!(read(&front, 0, 16).await, Err(Status::IoError));
+        assert_eq!(write(&front, 0, &[1; 512], false).await, Status::IoError);
+        let other = disk(crate::support::platter(1 << 20), 512);
+        assert_eq!(merge(&reactor, &pool, wish(&other)).await.err(), Some(SnapshotError::Merging));
+        let again = merge(&reactor, &pool, wish(&cow)).await.unwrap();
+        assert_eq!(read(&front, 0, 16).await, Ok(vec![7; 8192]));
+        again.begin();
+        again.done().await;
+        drop(again);
+        assert_eq!(read(&front, 0, 16).await, Ok(vec![7; 8192]));
+    };
+    reactor.run(run).unwrap();
+    reactor.clear();
+    assert_eq!(rig.origin_bytes()[..8192], [7; 8192]);
 }

@@ -1,6 +1,6 @@
 //! What either side reads, whatever the other one writes.
 
-use forebay_block::{Sector, Status};
+use forebay_block::{Bio, Sector, Status, call};
 use forebay_target::snapshot::Condition;
 
 use crate::rig::{N, P, PO, Rig, Wish};
@@ -117,4 +117,21 @@ fn an_origin_that_ends_inside_a_chunk_is_saved_to_its_end() {
         assert_eq!(write(&*life.snapshots[0], 64, &[9; 6 * 512], false).await, Status::Ok);
         assert_eq!(read(&*life.snapshots[0], 64, 6).await, Ok(vec![9; 6 * 512]));
     });
+}
+
+#[test]
+fn changes_that_wait_when_a_snapshot_closes_are_saved_first() {
+    let rig = Rig::new(8 * 400, &[Wish::new(P, 8, 500)]);
+    let old = rig.origin_bytes();
+    rig.run(async |life| {
+        // More than are saved for at once: the last ones wait in front.
+        let bio = |chunk: u64| Bio::write(Sector(chunk * 8), payload(&[1; 4096]), 0, 4096);
+        let changes: Vec<_> = (0..400).map(|chunk| call(&life.front, bio(chunk))).collect();
+        life.snapshots[0].close().await;
+        for change in changes {
+            assert_eq!(change.await.status(), Status::Ok);
+        }
+    });
+    assert!(rig.origin_bytes().iter().all(|&byte| byte == 1));
+    rig.run(async |life| assert!(read(&*life.snapshots[0], 0, 3200).await.unwrap() == old));
 }

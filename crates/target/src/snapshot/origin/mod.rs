@@ -11,25 +11,30 @@
 //! - I2: it also waits for reads of snapshots that went to the device before they had the chunk.
 //! - I3: a chunk that several snapshots lack is read once.
 //! - I4: reads and flushes pass on at once, and so do changes of which nothing must be saved.
+//! - I5: while changes wait here, no snapshot leaves: they would no longer be saved for it.
+//! - I6: while a merge that was opened is not open any more and not at its end, the device is neither what
+//!   it was nor what it will be, and is not shown.
 //!
 //! Whatever becomes of a snapshot, the change goes on: the origin is worth more.
 
 mod copy;
+mod front;
 mod tracked;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-use forebay_block::{Allocation, Bio, Extent, Limits, Op, Sector, SectorCount, Target};
+use forebay_block::{Bio, Extent, Target};
 use forebay_reactor::{BufferPool, JobPool, Reactor};
 
 use self::copy::copy;
 use super::merge::Merge;
 use super::{Snapshot, SnapshotError};
-use crate::below::{BuildError, check_fit};
 use crate::copy::{Engine, Settings};
+use crate::event::Event;
 
 pub(super) use self::copy::{Run, all, copy as copy_runs};
+pub use self::front::OriginFront;
 pub(super) use self::tracked::Tracked;
 
 /// Changes that are saved for at once; more wait.
@@ -44,8 +49,16 @@ pub struct Origin {
     snapshots: RefCell<Vec<Weak<Snapshot>>>,
     /// The snapshot that is merged into it.
     merge: RefCell<Weak<Merge>>,
+    /// The store of one that was begun and is not open (I6).
+    unfinished: RefCell<Option<Rc<dyn Target>>>,
+    /// Fronts of it that are open.
+    fronts: Cell<u64>,
     pub(super) reads: Tracked,
     changes: JobPool<(Rc<Self>, Bio)>,
+    /// Changes that wait until something is saved (I5).
+    waiting: Cell<u64>,
+    /// None does any more.
+    quiet: Event,
 }
 
 impl Origin {
@@ -59,8 +72,12 @@ impl Origin {
             engine: Engine::new(reactor, pool, &Settings::default()),
             snapshots: RefCell::default(),
             merge: RefCell::new(Weak::new()),
+            unfinished: RefCell::default(),
+            fronts: Cell::default(),
             reads: Tracked::default(),
             changes,
+            waiting: Cell::default(),
+            quiet: Event::default(),
         })
     }
 
@@ -94,8 +111,27 @@ impl Origin {
         self.merge.borrow().upgrade()
     }
 
+    /// Whether the store on `cow` may be merged into it: no other one is, or was before its end.
+    pub(super) fn check_mergeable(&self, cow: &Rc<dyn Target>) -> Result<(), SnapshotError> {
+        let other = |store: &Rc<dyn Target>| !std::ptr::addr_eq(Rc::as_ptr(store), Rc::as_ptr(cow));
+        let busy = self.merging().is_some() || self.unfinished.borrow().as_ref().is_some_and(other);
+        let (own, limits) = (self.device.limits(), cow.limits());
+        let coarse = limits.logical_bytes > own.logical_bytes || limits.memory_align > own.memory_align;
+        match (busy, coarse && self.fronts.get() > 0) {
+            (true, _) => Err(SnapshotError::Merging),
+            (false, true) => Err(SnapshotError::Fronted),
+            (false, false) => Ok(()),
+        }
+    }
+
     pub(super) fn merged_by(&self, merge: &Rc<Merge>) {
         *self.merge.borrow_mut() = Rc::downgrade(merge);
+        self.unfinished.take();
+    }
+
+    /// A merge went away before its end (I6).
+    pub(super) fn left_unfinished(&self, cow: &Rc<dyn Target>) {
+        *self.unfinished.borrow_mut() = Some(Rc::clone(cow));
     }
 
     /// A snapshot begins to be saved for.
@@ -126,12 +162,34 @@ impl Origin {
         if !self.reads.overlaps(extent) && self.all(None, |snapshot| snapshot.has(extent)) {
             return self.device.submit(bio);
         }
+        self.wait_more();
         self.changes.start((self.this.upgrade().expect("whoever sends a change holds the origin"), bio));
     }
 
     async fn change_later(self: Rc<Self>, bio: Bio) {
         self.save(bio.extent(), None).await;
         self.device.submit(bio);
+        self.wait_less();
+    }
+
+    /// A change begins to wait (I5).
+    pub(super) fn wait_more(&self) {
+        self.waiting.set(self.waiting.get() + 1);
+    }
+
+    /// A change has gone on to the device.
+    pub(super) fn wait_less(&self) {
+        self.waiting.set(self.waiting.get() - 1);
+        if self.waiting.get() == 0 {
+            self.quiet.raise();
+        }
+    }
+
+    /// Waits until no change waits (I5).
+    pub(super) async fn quiet(&self) {
+        while self.waiting.get() > 0 {
+            self.quiet.after(self.quiet.count(), None).await;
+        }
     }
 
     /// Returns when `extent` may be changed: every snapshot `but` one has it, and nobody reads it any
@@ -168,54 +226,5 @@ impl Origin {
             true
         });
         runs.into_inner()
-    }
-}
-
-/// The origin as people use it while there are snapshots of it: `snapshot-origin`. While one is merged
-/// into it, this is what the merge shows.
-pub struct OriginFront {
-    origin: Rc<Origin>,
-    sectors: SectorCount,
-}
-
-impl OriginFront {
-    /// The first `sectors` sectors of `origin`.
-    ///
-    /// # Errors
-    /// When it does not have so many.
-    pub fn new(origin: Rc<Origin>, sectors: SectorCount) -> Result<Self, BuildError> {
-        check_fit("snapshot-origin", &**origin.device(), Sector(0), sectors)?;
-        Ok(Self { origin, sectors })
-    }
-}
-
-impl Target for OriginFront {
-    fn kind(&self) -> &'static str {
-        "snapshot-origin"
-    }
-
-    fn limits(&self) -> Limits {
-        self.origin.device.limits()
-    }
-
-    fn sectors(&self) -> SectorCount {
-        self.sectors
-    }
-
-    fn submit(&self, bio: Bio) {
-        if let Some(merge) = self.origin.merging() {
-            return merge.submit(bio);
-        }
-        match bio.op() {
-            Op::Read | Op::Flush => self.origin.device.submit(bio),
-            Op::Write | Op::Discard | Op::WriteZeroes => self.origin.change(bio),
-        }
-    }
-
-    fn allocation(&self, extent: Extent, out: &mut Allocation) {
-        if self.origin.merging().is_some() {
-            return out.data(extent.count);
-        }
-        out.below(&*self.origin.device, extent);
     }
 }
