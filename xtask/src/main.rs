@@ -1,10 +1,10 @@
-//! The project's own chores: `cargo xtask check | tidy | test | sim | fuzz`.
+//! The project's own chores: `cargo xtask check | tidy | test | sim | replant | fuzz`.
 //!
 //! ```text
 //!  main ──▶ check (fmt, clippy, tidy, tests, 200 seeds, docs)      before a commit
 //!      ├──▶ suite (tools ▶ cargo test ▶ real tools ▶ sim ▶ fuzz)   what continuous integration runs
 //!      ├──▶ tidy  (style as a program)
-//!      └──▶ fuzz, sim
+//!      └──▶ fuzz, sim, replant
 //! ```
 //!
 //! Exit status: 0 when everything passed, 1 when something failed, 2 for wrong arguments.
@@ -26,6 +26,7 @@ usage: cargo xtask COMMAND
   tidy              style rules that no other tool checks
   test              set up what the tests need, run all of them, end with the count
   sim --seeds A..B  run the simulator over a range of seeds (more arguments are passed on)
+  replant [BUG...]  how many of 1,000 seeds find each planted bug; fails where none does
   fuzz [--seconds N]  run every fuzz target, N seconds in all (default 60)";
 
 fn main() -> ExitCode {
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&root()),
         ["test"] => suite::run(),
         ["sim", rest @ ..] if !rest.is_empty() => suite::simulate(rest),
+        ["replant", bugs @ ..] => suite::simulate(&[&["hunt"], bugs].concat()),
         ["fuzz"] => fuzz::run(60),
         ["fuzz", "--seconds", n] => match n.parse() {
             Ok(seconds) => fuzz::run(seconds),

@@ -3,9 +3,10 @@
 //! 1. what the tests need is present, or is installed, or is named and the run fails;
 //! 2. unit, property and documentation tests of every crate;
 //! 3. the binary against real tools and real kernels (package `forebay-tests`);
-//! 4. 2,000 seeds of the simulator for the cache and the compressed RAM disk, 500 each for snapshots, mirrors and clones,
+//! 4. bugs that others have had, planted in the simulator, which must find them;
+//! 5. 2,000 seeds of the simulator for the cache and the compressed RAM disk, 500 each for snapshots, mirrors and clones,
 //!    and every crash and every error of short scripts;
-//! 5. every fuzz target, 60 seconds in all.
+//! 6. every fuzz target, 60 seconds in all.
 //!
 //! The limits add up to more than the run takes: on 2 cores it is meant to stay below 15 minutes.
 
@@ -24,6 +25,8 @@ pub fn run() -> Result<(), String> {
     } else {
         count.add(Count::one(false));
     }
+    let replant = ["cargo", "test", "--release", "-p", "forebay-sim", "--features", "replant", "--test", "replant"];
+    count.add(Step::new("planted bugs are found", 600, &replant).run_counting());
     count.add(simulator(600, &["--seeds", "0..2000"]).run_as_one());
     count.add(simulator(600, &["zram", "--seeds", "0..2000"]).run_as_one());
     count.add(simulator(600, &["snapshot", "--seeds", "0..500"]).run_as_one());
@@ -47,7 +50,8 @@ fn real_tools() -> Count {
     Step::new("real clients and real kernels", 900, &words).run_counting()
 }
 
-/// Runs the simulator with the given arguments, for as long as they ask.
+/// Runs the simulator with the given arguments, for as long as they ask. It is always built with the feature
+/// `replant`, so that it is compiled once.
 ///
 /// # Errors
 /// When a seed failed or the simulator could not be built.
@@ -57,7 +61,8 @@ pub fn simulate(args: &[&str]) -> Result<(), String> {
 }
 
 fn simulator(limit_s: u32, args: &[&str]) -> Step {
-    let mut words = vec!["cargo", "run", "--release", "--quiet", "-p", "forebay-sim", "--bin", "forebay-sim", "--"];
+    let mut words = vec!["cargo", "run", "--release", "--quiet", "-p", "forebay-sim", "--features", "replant"];
+    words.extend(["--bin", "forebay-sim", "--"]);
     words.extend(args);
     Step::new("simulator", limit_s, &words)
 }

@@ -17,6 +17,7 @@ pub mod allocation;
 pub mod bio;
 pub mod bvec;
 pub mod limits;
+pub mod replant;
 pub mod split;
 pub mod target;
 pub mod unit;

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use forebay_sim::run::Totals;
 
-use crate::Subject;
+use crate::job::Job;
 
 /// Seeds that one child process runs.
 const CHUNK: u64 = 50;
@@ -28,11 +28,11 @@ const TWICE: u64 = 100;
 const PROGRESS: Duration = Duration::from_secs(10);
 
 /// Runs seeds in this process and reports them line by line.
-pub fn run_here(subject: Subject, seeds: Range<u64>, requests: u64) {
+pub fn run_here(job: &Job, seeds: Range<u64>) {
     for seed in seeds {
         say(&format!("B {seed}"));
-        let outcome = subject.run_seed(seed, requests, false);
-        let again = seed.is_multiple_of(TWICE).then(|| subject.run_seed(seed, requests, false).digest);
+        let outcome = job.run_seed(seed, false);
+        let again = seed.is_multiple_of(TWICE).then(|| job.run_seed(seed, false).digest);
         let differs = again.is_some_and(|digest| digest != outcome.digest);
         let twice = differs.then(|| "two runs ended with different digests".to_owned());
         if let Some(reason) = outcome.failure.or(twice) {
@@ -59,10 +59,11 @@ struct Board {
 
 /// A range of seeds to be run by several child processes at once.
 pub struct Drive {
-    subject: Subject,
+    job: Job,
     seeds: Range<u64>,
     jobs: usize,
-    requests: u64,
+    /// Nothing is told: failing seeds are only counted.
+    quiet: bool,
     began: Instant,
     board: Mutex<Board>,
 }
@@ -70,19 +71,30 @@ pub struct Drive {
 impl Drive {
     /// Plans to run `seeds` in `jobs` processes.
     #[expect(clippy::disallowed_methods, reason = "how long the real run takes is measured on the real clock")]
-    pub fn new(subject: Subject, seeds: Range<u64>, jobs: usize, requests: u64) -> Self {
+    pub fn new(job: Job, seeds: Range<u64>, jobs: usize) -> Self {
         let began = Instant::now();
         let board = Board { next: seeds.start, totals: Totals::default(), failed: Vec::new(), told: began };
-        Self { subject, seeds, jobs, requests, began, board: Mutex::new(board) }
+        Self { job, seeds, jobs, quiet: false, began, board: Mutex::new(board) }
     }
 
-    /// Runs them all; true when none failed.
-    pub fn run(self) -> bool {
+    /// Runs them all without a word; the seeds that failed.
+    pub fn failing(mut self) -> Vec<u64> {
+        self.quiet = true;
+        self.work_all();
+        self.board.into_inner().unwrap_or_else(PoisonError::into_inner).failed
+    }
+
+    fn work_all(&self) {
         std::thread::scope(|scope| {
             for _ in 0..self.jobs {
                 scope.spawn(|| self.work());
             }
         });
+    }
+
+    /// Runs them all; true when none failed.
+    pub fn run(self) -> bool {
+        self.work_all();
         let seconds = self.began.elapsed().as_secs_f64();
         let board = self.board.into_inner().unwrap_or_else(PoisonError::into_inner);
         let Totals { seeds, requests, crashes, device_ios, faults, checks, detected } = board.totals;
@@ -154,9 +166,9 @@ impl Drive {
 
     fn spawn(&self, seeds: &Range<u64>) -> std::io::Result<Child> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args([self.subject.name(), "--child", "--requests", &self.requests.to_string()]);
-        command.args(["--seeds", &format!("{}..{}", seeds.start, seeds.end)]);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()
+        command.args(self.job.words()).args(["--child", "--seeds", &format!("{}..{}", seeds.start, seeds.end)]);
+        let errors = if self.quiet { Stdio::null() } else { Stdio::inherit() };
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn()
     }
 
     /// Takes one line of a child.
@@ -180,7 +192,7 @@ impl Drive {
         let &[requests, crashes, device_ios, faults, checks, detected] = numbers.as_slice() else { return };
         self.with(|board| {
             board.totals.add(Totals { seeds: 1, requests, crashes, device_ios, faults, checks, detected });
-            if board.told.elapsed() > PROGRESS {
+            if board.told.elapsed() > PROGRESS && !self.quiet {
                 board.told = Instant::now();
                 eprintln!("{} of {} seeds, {} failed", board.totals.seeds, self.seeds.end - self.seeds.start, board.failed.len());
             }
@@ -188,8 +200,9 @@ impl Drive {
     }
 
     fn fail(&self, seed: u64, reason: &str) {
-        let requests = if self.requests == crate::REQUESTS { String::new() } else { format!(" --requests {}", self.requests) };
-        println!("seed {seed} FAILED: {reason}\n  replay: cargo xtask sim {} --seed {seed}{requests}", self.subject.name());
+        if !self.quiet {
+            println!("seed {seed} FAILED: {reason}\n  replay: cargo xtask sim {} --seed {seed}", self.job.words().join(" "));
+        }
         self.with(|board| board.failed.push(seed));
     }
 }

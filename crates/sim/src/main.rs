@@ -4,76 +4,44 @@
 //!   forebay-sim [SUBJECT] --seeds A..B [--jobs N] [--requests R]    child processes run chunks of seeds
 //!   forebay-sim [SUBJECT] --seed N [--verbose] [--requests R]       one seed, here, with every event
 //!   forebay-sim enumerate [--length L]                                 every crash of every short script
+//!   forebay-sim hunt [BUG…] [--jobs N]                                 how many seeds it takes to find planted bugs
 //! ```
 //!
 //! Exit status: 0 when every seed passed, 1 when one failed, 2 for wrong arguments.
 #![forbid(unsafe_code)]
 
 mod drive;
+mod hunt;
+mod job;
 
 use std::ops::Range;
 use std::process::ExitCode;
 
+use forebay_block::replant;
 use forebay_sim::enumerate::{self, Enumerable, SUBJECTS};
-use forebay_sim::run::Outcome;
-use forebay_sim::{cache, clone, copy, mirror, snapshot, zram};
 
 use drive::{Drive, run_here};
+use job::{Job, REQUESTS, Subject};
 
-/// Requests of a seed unless told otherwise.
-const REQUESTS: u64 = 1000;
 const USAGE: &str = "\
 usage: forebay-sim [SUBJECT] --seeds A..B [--jobs N] [--requests R]
        forebay-sim [SUBJECT] --seed N [--verbose] [--requests R]
        forebay-sim enumerate [--length L]
+       forebay-sim hunt [BUG...] [--jobs N]
   cache, clone, copy, mirror, snapshot, zram   what is put to the test (default cache)
   --seeds A..B   run seeds A to B - 1, in N processes (default 2)
   --seed N       run one seed; --verbose prints every event
   --requests R   requests of each seed (default 1000)
-  enumerate      every crash of every script of up to L operations (default 3 or 2) on tiny targets";
-
-/// What is put to the test.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Subject {
-    Cache,
-    Snapshot,
-    Mirror,
-    Clone,
-    Zram,
-    Copy,
-}
-
-impl Subject {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Cache => "cache",
-            Self::Snapshot => "snapshot",
-            Self::Mirror => "mirror",
-            Self::Clone => "clone",
-            Self::Zram => "zram",
-            Self::Copy => "copy",
-        }
-    }
-
-    fn run_seed(self, seed: u64, requests: u64, trace: bool) -> Outcome {
-        match self {
-            Self::Cache => cache::run_seed(seed, requests, trace),
-            Self::Snapshot => snapshot::run_seed(seed, requests, trace),
-            Self::Mirror => mirror::run_seed(seed, requests, trace),
-            Self::Clone => clone::run_seed(seed, requests, trace),
-            Self::Zram => zram::run_seed(seed, requests, trace),
-            Self::Copy => copy::run_seed(seed, requests, trace),
-        }
-    }
-}
+  --replant BUG  plant a known bug, M1 to M16, in a build with --features replant
+  enumerate      every crash of every script of up to L operations (default 3 or 2) on tiny targets
+  hunt           how many of 1,000 seeds find each bug that can be planted";
 
 /// What was asked on the command line.
 struct Asked {
-    subject: Subject,
+    job: Job,
     seeds: Range<u64>,
     single: bool,
     jobs: usize,
-    requests: u64,
     verbose: bool,
     child: bool,
 }
@@ -83,22 +51,38 @@ fn main() -> ExitCode {
     if words.first().is_some_and(|word| word == "enumerate") {
         return enumerate_all(&words[1..]);
     }
-    let asked = match parse(&words) {
-        Ok(asked) => asked,
+    let done = if words.first().is_some_and(|word| word == "hunt") { hunt(&words[1..]) } else { parse(&words).and_then(run) };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(reason) => {
             eprintln!("forebay-sim: {reason}\n{USAGE}");
-            return ExitCode::from(2);
+            ExitCode::from(2)
         }
-    };
-    let passed = if asked.child {
-        run_here(asked.subject, asked.seeds, asked.requests);
-        true
-    } else if asked.single {
-        single(asked.subject, asked.seeds.start, asked.requests, asked.verbose)
-    } else {
-        Drive::new(asked.subject, asked.seeds, asked.jobs, asked.requests).run()
-    };
-    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// Does what was asked; whether all seeds passed.
+fn run(asked: Asked) -> Result<bool, String> {
+    if let Some(bug) = &asked.job.bug {
+        replant::plant(bug)?;
+    }
+    if asked.child {
+        run_here(&asked.job, asked.seeds);
+        return Ok(true);
+    }
+    if asked.single {
+        return Ok(single(&asked.job, asked.seeds.start, asked.verbose));
+    }
+    Ok(Drive::new(asked.job, asked.seeds, asked.jobs).run())
+}
+
+/// Hunts planted bugs.
+fn hunt(words: &[String]) -> Result<bool, String> {
+    match words {
+        [names @ .., option, jobs] if option == "--jobs" => hunt::run(names, processes(jobs)?),
+        names => hunt::run(names, 2),
+    }
 }
 
 /// Tries every crash of every script of up to so many operations.
@@ -140,28 +124,23 @@ fn enumerate_one(subject: &Enumerable, length: u32) -> u64 {
 }
 
 fn parse(words: &[String]) -> Result<Asked, String> {
-    let subject = Subject::Cache;
-    let mut asked = Asked { subject, seeds: 0..0, single: false, jobs: 2, requests: REQUESTS, verbose: false, child: false };
+    let job = Job { subject: Subject::Cache, requests: REQUESTS, bug: None };
+    let mut asked = Asked { job, seeds: 0..0, single: false, jobs: 2, verbose: false, child: false };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
         match word.as_str() {
-            "cache" => asked.subject = Subject::Cache,
-            "snapshot" => asked.subject = Subject::Snapshot,
-            "mirror" => asked.subject = Subject::Mirror,
-            "clone" => asked.subject = Subject::Clone,
-            "zram" => asked.subject = Subject::Zram,
-            "copy" => asked.subject = Subject::Copy,
             "--seeds" => asked.seeds = range(value()?)?,
             "--seed" => {
                 let seed = number(value()?)?;
                 (asked.seeds, asked.single) = (seed..seed + 1, true);
             }
-            "--jobs" => asked.jobs = usize::try_from(number(value()?)?).unwrap_or(1).clamp(1, 1024),
-            "--requests" => asked.requests = number(value()?)?.max(1),
+            "--jobs" => asked.jobs = processes(value()?)?,
+            "--requests" => asked.job.requests = number(value()?)?.max(1),
+            "--replant" => asked.job.bug = Some(value()?.clone()),
             "--verbose" => asked.verbose = true,
             "--child" => asked.child = true,
-            other => return Err(format!("\"{other}\" is not known")),
+            other => asked.job.subject = Subject::find(other).ok_or_else(|| format!("\"{other}\" is not known"))?,
         }
     }
     if asked.seeds.is_empty() { Err("no seeds were named".to_owned()) } else { Ok(asked) }
@@ -171,14 +150,18 @@ fn number(word: &str) -> Result<u64, String> {
     word.parse().map_err(|_| format!("\"{word}\" is not a whole number"))
 }
 
+fn processes(word: &str) -> Result<usize, String> {
+    Ok(usize::try_from(number(word)?).unwrap_or(1).clamp(1, 1024))
+}
+
 fn range(word: &str) -> Result<Range<u64>, String> {
     let (from, to) = word.split_once("..").ok_or_else(|| format!("\"{word}\" is not a range like 0..2000"))?;
     Ok(number(from)?..number(to)?)
 }
 
 /// Runs one seed in this process.
-fn single(subject: Subject, seed: u64, requests: u64, verbose: bool) -> bool {
-    let outcome = subject.run_seed(seed, requests, verbose);
+fn single(job: &Job, seed: u64, verbose: bool) -> bool {
+    let outcome = job.run_seed(seed, verbose);
     println!("seed {seed}: {:?}, digest {}", outcome.totals, outcome.digest);
     match outcome.failure {
         None => true,

@@ -18,6 +18,12 @@ const SECTORS_MAX: usize = 4096;
 /// Sectors of the metadata of a clone of one page.
 const METADATA_SECTORS: u64 = 32;
 
+/// One seed in so many has a clone with twice as many regions as a sector of its metadata has bits, so that a page
+/// of it can be torn.
+const LARGE_EVERY: u64 = 16;
+/// Regions of such a clone, and some more.
+const LARGE_REGIONS: usize = 7400;
+
 /// What a seed is made of.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches, each drawn for itself")]
@@ -45,6 +51,8 @@ impl Swarm {
         let region = 8 << choose(rng, &[0, 0, 0, 1, 2, 3, 5]);
         let most = 1 << rng.usize(1..10);
         let regions = rng.usize(1..=(SECTORS_MAX / region).min(most));
+        let large = seed % LARGE_EVERY == LARGE_EVERY / 2;
+        let (region, regions) = if large { (8, LARGE_REGIONS + regions) } else { (region, regions) };
         let logical = |rng: &mut Rng| if rng.u32(0..4) == 0 { 4096 } else { 512 };
         let (destination_logical, source_logical) = (logical(rng), logical(rng));
         let grain = destination_logical.max(source_logical) as usize / 512;

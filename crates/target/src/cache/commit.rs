@@ -25,6 +25,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use forebay_block::replant::{Bug, planted};
 use forebay_block::{Bio, Status, flush};
 
 use super::Cache;
@@ -237,7 +238,7 @@ impl Cache {
         }
         let mut metadata = self.metadata.take().expect("one round at a time uses the metadata");
         let mut status = metadata.apply(&scratch.updates).await;
-        if status.is_ok() {
+        if status.is_ok() && !planted(Bug::M1CommitWithoutFlush) {
             status = self.flush_fast().await;
         }
         if status.is_ok() && !scratch.group.is_empty() {
@@ -301,7 +302,7 @@ impl Cache {
             self.origin_flushing.set(false);
             if status.is_ok() {
                 self.origin_flushed.set(covered);
-            } else {
+            } else if !planted(Bug::M14FlushErrorForgotten) {
                 self.origin_lost.set(self.origin_lost.get() + 1);
                 if self.last_bypass.get() > self.origin_flushed.get() {
                     self.latch("a flush of the origin failed with writes in it that are nowhere else");

@@ -20,6 +20,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use forebay_block::replant::{Bug, planted};
 use forebay_block::{Bio, Flags, Op, SectorCount, Status, bvec, call};
 use forebay_reactor::Buffer;
 
@@ -113,6 +114,9 @@ impl Cache {
         // From the plan on, or a copy to fill from may leave and its slot get other content first.
         let half = self.state.borrow_mut().reader_began();
         let mut status = Status::Ok;
+        if planted(Bug::M3DirtyBeforeData) {
+            self.settle(plan, Status::Ok);
+        }
         for planned in plan.iter().filter(|planned| self.needs_fill(bio, planned)) {
             status = status.and(self.fill_and_write(bio, planned).await);
         }
@@ -122,7 +126,9 @@ impl Cache {
         if bypassed && self.origin_lost.get() > lost {
             status = status.and(Status::IoError);
         }
-        self.settle(plan, status);
+        if !planted(Bug::M3DirtyBeforeData) {
+            self.settle(plan, status);
+        }
         self.release_open(open_writes);
         status
     }

@@ -18,6 +18,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use forebay_block::replant::{Bug, planted};
 use forebay_block::{Bio, Sector, SectorCount, Status, Target, call, flush};
 use forebay_reactor::{Buffer, BufferPool};
 
@@ -171,7 +172,10 @@ impl Metadata {
 
     /// Writes pages, with their bits, to one of their two places, and makes them durable.
     pub(super) async fn write_durably(&self, pages: &[(u32, Vec<u64>)], place: Place) -> Status {
-        let status = self.write(pages, place).await;
+        let mut status = self.write(pages, place).await;
+        if planted(Bug::M9LiveSlotOverwritten) {
+            status = status.and(self.write(pages, Place::Second).await);
+        }
         if status.is_ok() { self.flush().await } else { status }
     }
 

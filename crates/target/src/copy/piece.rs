@@ -14,6 +14,7 @@
 use std::rc::Rc;
 
 use forebay_block::bio::{Call, call};
+use forebay_block::replant::{Bug, planted};
 use forebay_block::{Ability, Bio, Extent, Flags, SECTOR_BYTES, Sector, SectorCount, Segments, Status};
 
 use super::outcome::Tally;
@@ -161,7 +162,7 @@ impl Work<'_> {
             watch.add(|seen| seen.read += slice.count.to_bytes());
         }
         spans.push(Span { extent: slice, zero: false });
-        if !status.is_ok() {
+        if !status.is_ok() && !planted(Bug::M11ReadErrorDropped) {
             let bad = self.read_again(room.segments(), slice).await;
             tracing::debug!("copy: reading {} sectors from {} failed in {} places", slice.count.0, slice.start.0, bad.len());
             for &extent in &bad {
@@ -223,7 +224,8 @@ impl Work<'_> {
 
     /// Submits what is to be written of the slice to every destination (I2).
     fn submit(&self, engine: &Engine, segments: &Rc<Segments>, slice: Extent, spans: &[Span], sent: &mut Vec<Sent>) {
-        for (number, leg) in self.to.iter().enumerate() {
+        let legs = if planted(Bug::M13SecondLegEmpty) { 1 } else { self.to.len() };
+        for (number, leg) in self.to.iter().enumerate().take(legs) {
             for &span in spans {
                 let bytes = span.extent.count.to_bytes();
                 let by_zeroes = span.zero && leg.target.limits().write_zeroes != Ability::No;

@@ -15,6 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_block::bio::Call;
+use forebay_block::replant::{Bug, planted};
 use forebay_block::{Bio, Flags, Sector, Status, Target, call, flush};
 use forebay_reactor::{Buffer, BufferPool};
 
@@ -163,7 +164,7 @@ impl Store {
         while at < bytes {
             let length = (bytes - at).min(REQUEST_BYTES_MAX);
             let mut buffer = self.zeroes(length);
-            if at == 0 {
+            if at == 0 && (valid || !planted(Bug::M6HeaderRace)) {
                 buffer.bytes_mut()[..HEADER_BYTES].copy_from_slice(&header);
             }
             let status = self.write(at, length, &buffer, true).await.status();
@@ -189,6 +190,7 @@ impl Store {
                 self.layout.check(index, entry, self.chunks)?;
             }
             area += ahead;
+            reading.ended |= planted(Bug::M7AreaNotLoaded);
         }
         let entries = reading.entries;
         check_unique(&entries)?;

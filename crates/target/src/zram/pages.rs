@@ -18,6 +18,8 @@ mod recompress;
 
 use std::fmt::Write as _;
 
+use forebay_block::replant::{Bug, planted};
+
 use super::backing::Leaving;
 use super::backing::blocks::{Blocks, Spot};
 use super::codec::{Codecs, PACKED_MAX, Priority};
@@ -266,7 +268,8 @@ impl Pages {
     /// meanwhile. Then it stays, and its blocks are given back. True when it left.
     pub(super) fn leave(&mut self, leaving: &Leaving) -> bool {
         let slot = self.table.get(leaving.page);
-        if !slot.has(mark::SELECTED) {
+        let kept = slot.in_memory() && planted(Bug::M8PageChangedMeanwhile);
+        if !slot.has(mark::SELECTED) && !kept {
             self.give_blocks(leaving.spot, leaving.bytes);
             return false;
         }

@@ -19,6 +19,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use forebay_block::replant::{Bug, planted};
 use forebay_block::{Bio, SectorCount, Status, Target, call};
 use forebay_reactor::{BufferPool, Reactor};
 use thiserror::Error;
@@ -299,7 +300,9 @@ async fn admit(
         }
         _ => warn_of_identity(dirty, side.is_some()),
     }
-    flush(&*setup.fast, "making durable what a killed process wrote").await?;
+    if !planted(Bug::M2OldInstanceNotSettled) {
+        flush(&*setup.fast, "making durable what a killed process wrote").await?;
+    }
     admission.map_or(Ok(()), |admission| admission.begin(seq, dirty))?;
     Ok(recovered)
 }

@@ -22,6 +22,7 @@
 #![deny(clippy::indexing_slicing)]
 
 use forebay_block::SectorCount;
+use forebay_block::replant::{Bug, planted};
 
 use super::entry::{ENTRY_BYTES, Entry, SEQ_FREE};
 use super::format::Geometry;
@@ -97,6 +98,7 @@ impl Recovery {
         let origin_blocks = (origin.0 >> block_shift).min(ORIGIN_BLOCKS_MAX);
         let slot_bits = u32::BITS - (geometry.blocks() - 1).leading_zeros();
         let origin_bits = u64::BITS - origin_blocks.saturating_sub(1).leading_zeros();
+        let seq_count = if planted(Bug::M4DirtyLostOnRestart) { seq_count.saturating_sub(1) } else { seq_count };
         let scan = Scan {
             blocks: geometry.blocks(),
             block_shift,

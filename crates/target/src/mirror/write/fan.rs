@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
+use forebay_block::replant::{Bug, planted};
 use forebay_block::{Bio, End, Status};
 
 use crate::mirror::who::legs::LegSet;
@@ -59,6 +60,9 @@ impl Fans {
         fan.fanned.set(Fanned::default());
         for leg in legs.iter() {
             send(leg, make(leg).on_end(Rc::clone(&fan) as Rc<dyn End>, leg as u64));
+        }
+        if planted(Bug::M10SharedRequest) {
+            self.0.borrow_mut().push(Rc::clone(&fan));
         }
         poll_fn(|cx| {
             if fan.left.get() == 0 {
