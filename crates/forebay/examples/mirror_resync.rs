@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let legs = legs.map(|leg| leg as Rc<dyn Target>);
         for &region in regions {
             for repetition in 0..repetitions {
-                let plain = copy(&reactor, &pool, &legs, sectors).await?;
+                let plain = Box::pin(copy(&reactor, &pool, &legs, sectors)).await?;
                 let resync = resync(&reactor, &pool, &legs, sectors, region).await?;
                 let speed = |time: Duration| f64::from(u32::try_from(mib).unwrap_or(u32::MAX)) / time.as_secs_f64();
                 let (plain, resync) = (speed(plain), speed(resync));

@@ -206,14 +206,32 @@ impl Engine {
         }
         let _under_way = UnderWay::new(self);
         if count <= self.inner.piece && !how.holes {
-            let tally = outcome::Tally::default();
-            let work = Work { from, to, how, tally: &tally, order: None };
-            work.copy(self, Extent::new(Sector(0), count)).await;
-            return tally.take();
+            return self.copy_slice(from, to, count, how, false).await;
         }
         let run = Rc::new(Run::new(from, to, how));
         run.feed(self, count).await;
         run.tally.take()
+    }
+
+    /// As [`Engine::copy`] of one slice whose holes are not asked for, which begins at once: who copies it has waited
+    /// with [`Engine::ready`].
+    ///
+    /// # Panics
+    /// When it is more than a slice.
+    pub async fn copy_now(&self, from: &Leg, to: &[Leg], count: SectorCount, how: &How) -> Outcome {
+        assert!(count <= self.inner.piece && !how.holes, "one slice");
+        if count.0 == 0 || self.inner.closed.get() {
+            return Outcome { cancelled: count.0 > 0, ..Outcome::default() };
+        }
+        let _under_way = UnderWay::new(self);
+        self.copy_slice(from, to, count, how, true).await
+    }
+
+    async fn copy_slice(&self, from: &Leg, to: &[Leg], count: SectorCount, how: &How, ready: bool) -> Outcome {
+        let tally = outcome::Tally::default();
+        let work = Work { from, to, how, tally: &tally, order: None, ready };
+        work.copy(self, Extent::new(Sector(0), count)).await;
+        tally.take()
     }
 
     /// Reads `parts` of `from`, one behind the other, into one buffer, from which they can be written as
@@ -250,7 +268,7 @@ impl Engine {
         };
         let _under_way = UnderWay::new(self);
         let tally = outcome::Tally::default();
-        Work { from: first, to, how, tally: &tally, order: None }.zero(self, Extent::new(Sector(0), count)).await;
+        Work { from: first, to, how, tally: &tally, order: None, ready: false }.zero(self, Extent::new(Sector(0), count)).await;
         tally.take()
     }
 
@@ -287,6 +305,12 @@ impl Engine {
     #[must_use]
     pub fn slices(&self) -> u64 {
         self.inner.slices.get()
+    }
+
+    /// Waits until a slice of `bytes` may begin, or the engine is closed: for copies that hold a lock and are not to
+    /// hold it meanwhile. See [`Engine::copy_now`].
+    pub async fn ready(&self, bytes: u64) {
+        self.pace(bytes, &How::default()).await;
     }
 
     /// Waits until a slice of `bytes` may begin, or its copy is cancelled.

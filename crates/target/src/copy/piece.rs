@@ -38,6 +38,8 @@ pub(super) struct Work<'a> {
     pub(super) tally: &'a Tally,
     /// For copies in order, whose turn it is.
     pub(super) order: Option<&'a Order>,
+    /// Was waited for already until it may begin.
+    pub(super) ready: bool,
 }
 
 /// Whose turn it is in a copy in order: the slice that begins at a sector.
@@ -112,7 +114,7 @@ impl Work<'_> {
         if let Some(order) = self.order {
             order.room.wait(slice.start).await;
         }
-        if !self.is_stopped(engine) {
+        if !self.ready && !self.is_stopped(engine) {
             engine.pace(slice.count.to_bytes(), self.how).await;
         }
         let stopped = self.is_stopped(engine);

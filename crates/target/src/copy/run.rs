@@ -57,7 +57,7 @@ impl Run {
     }
 
     fn work(&self) -> Work<'_> {
-        Work { from: &self.from, to: &self.to, how: &self.how, tally: &self.tally, order: self.order.as_ref() }
+        Work { from: &self.from, to: &self.to, how: &self.how, tally: &self.tally, order: self.order.as_ref(), ready: false }
     }
 
     /// Cuts the next slice off.

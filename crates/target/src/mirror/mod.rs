@@ -97,6 +97,8 @@ pub struct Mirror {
     flushes: Flushes,
     /// Pieces being copied.
     copying: Cell<usize>,
+    /// Runs of which something could be read nowhere in the last pass.
+    unread: RefCell<Vec<Range<u64>>>,
     scrubbed: RefCell<Option<ScrubReport>>,
 }
 

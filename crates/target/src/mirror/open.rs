@@ -116,6 +116,21 @@ pub enum OpenError {
     /// The log cannot be written.
     #[error("the log on {0} cannot be written: look at the device, or use another")]
     LogWrite(String),
+    /// The log knows of legs that lack something, but these were more or fewer legs.
+    #[error(
+        "the log on {name} is of {logged} legs, of which {behind} lacks something, and {given} are given: give all {logged} as before, or put one that has everything first, and \
+         `sync` to copy all from it"
+    )]
+    LegsBehind {
+        /// The log device.
+        name: String,
+        /// How many legs there were.
+        logged: u16,
+        /// Numbers of those that lack something, counted from 0.
+        behind: String,
+        /// How many legs are given.
+        given: usize,
+    },
     /// The log is of a kind that is not known.
     #[error("the log on {name} cannot be used: {source}")]
     Format {
@@ -199,16 +214,16 @@ async fn recall(setup: &Setup, pool: &BufferPool) -> Result<(Image, usize), Open
     let header = decode(&old).map_err(|source| OpenError::Format { name: name.clone(), source })?.unwrap_or(nothing);
     image.adopt(&header, old.get(1024..).unwrap_or_default(), fresh_clean);
     let legs = setup.legs.len();
-    let behind = header.behind.filter(|behind| usize::from(behind.of) == legs);
-    let source = behind.and_then(|behind| LegSet::first_of(legs).without(behind.legs).first());
-    let all_clean = image.dirty().next().is_none();
-    match (behind, source) {
-        (Some(Behind { legs, of }), Some(source)) if !all_clean => {
-            image.record(Some(Behind { legs, of }));
-            Ok((image, source))
-        }
-        _ => Ok((image, 0)),
+    let Some(Behind { legs: behind, of }) = header.behind.filter(|_| image.dirty().next().is_some()) else {
+        return Ok((image, 0));
+    };
+    if usize::from(of) != legs {
+        let numbers: Vec<String> = behind.iter().map(|leg| leg.to_string()).collect();
+        return Err(OpenError::LegsBehind { name: name.clone(), logged: of, behind: numbers.join(" and "), given: legs });
     }
+    let Some(source) = LegSet::first_of(legs).without(behind).first() else { return Ok((image, 0)) };
+    image.record(Some(Behind { legs: behind, of }));
+    Ok((image, source))
 }
 
 /// Opens a mirror. Requests may come at once; what is out of sync is copied meanwhile.
@@ -261,6 +276,7 @@ pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<
         written: Event::default(),
         flushes: super::Flushes::default(),
         copying: Cell::new(0),
+        unread: RefCell::default(),
         scrubbed: RefCell::default(),
     });
     start(&mirror).await?;

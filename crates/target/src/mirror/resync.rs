@@ -7,8 +7,11 @@
 //!
 //! A pass goes once over the device. Regions that could not be copied are tried again in the next,
 //! after a pause that grows; a leg that failed a write is out, and not tried until it is revived.
-//! The copy engine holds pieces back while requests of clients take long, and keeps to a rate.
+//! Where something can be read nowhere, the next pass takes each region for itself, so that those
+//! beside it do not wait for it. The copy engine holds pieces back while requests of clients take
+//! long, and keeps to a rate; they wait for that before they lock anything.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -67,20 +70,28 @@ impl Mirror {
         }
     }
 
+    /// The next run from region `from` on that something lacks; not beyond one of those that are `single`, in which
+    /// each region is taken for itself.
+    fn next_run(&self, from: u64, single: &[Range<u64>]) -> Option<(Range<u64>, LegSet)> {
+        let state = self.state.borrow();
+        let legs = state.legs.alive().without(LegSet::only(state.source));
+        let (regions, legs) = state.regions.next_lacking(from, legs, RUN_SECTORS_MAX)?;
+        let next = single.partition_point(|range| range.end <= regions.start);
+        let end = single.get(next).map_or(regions.end, |range| range.start.max(regions.start + 1));
+        Some((regions.start..regions.end.min(end), legs))
+    }
+
     /// Goes over the device once.
     async fn pass(self: &Rc<Self>) -> Pass {
         let (mut pass, mut from, mut unsettled) = (Pass::default(), 0, 0);
+        let mut single = self.unread.take();
+        single.sort_unstable_by_key(|range| range.start);
         while !self.closed.get() {
-            let next = {
-                let state = self.state.borrow();
-                let legs = state.legs.alive().without(LegSet::only(state.source));
-                state.regions.next_lacking(from, legs, RUN_SECTORS_MAX)
-            };
-            let Some((regions, legs)) = next else { break };
+            let Some((regions, legs)) = self.next_run(from, &single) else { break };
             from = regions.end;
             let extent = self.state.borrow().regions.extent(&regions);
             let pieces = extent.count.0.div_ceil(PIECE_SECTORS);
-            self.state.borrow_mut().runs.push(Run { regions: regions.clone(), legs, left: pieces });
+            self.state.borrow_mut().runs.push(Run { regions: regions.clone(), legs, left: pieces, unread: false });
             for piece in 0..pieces {
                 self.room_for_piece().await;
                 let start = piece * PIECE_SECTORS;
@@ -113,6 +124,8 @@ impl Mirror {
     /// Copies a piece.
     pub(super) async fn copy_piece(self: Rc<Self>, piece: Piece) {
         let extent = piece.extent;
+        // Before the lock: writes are not to wait for the rate.
+        self.engine.ready(extent.count.to_bytes()).await;
         let guard = self.locks.lock(LockRange::new(extent.start.0, extent.count.0)).await;
         let to = {
             let state = self.state.borrow();
@@ -127,6 +140,7 @@ impl Mirror {
         if let Some(run) = state.runs.iter_mut().find(|run| run.regions.start == piece.run) {
             run.legs = run.legs.and(took);
             run.left -= 1;
+            run.unread |= took.is_empty();
         }
         drop(state);
         self.copying.set(self.copying.get() - 1);
@@ -139,13 +153,13 @@ impl Mirror {
         let sources: Vec<usize> = self.state.borrow().sources().collect();
         let ends: Vec<copy::Leg> = to.iter().map(end).collect();
         for source in sources {
-            let outcome = self.engine.copy(&end(source), &ends, extent.count, &How::default()).await;
+            let outcome = self.engine.copy_now(&end(source), &ends, extent.count, &How::default()).await;
             let mut state = self.state.borrow_mut();
             let mut failed = LegSet::NONE;
             for unwritten in &outcome.unwritten {
                 let leg = to.iter().nth(unwritten.leg).expect("it was one of these");
                 state.trouble(leg, Trouble::Resync);
-                state.legs.put_out(leg);
+                state.put_out(LegSet::only(leg));
                 failed = failed.with(LegSet::only(leg));
             }
             if outcome.cancelled {
@@ -169,10 +183,13 @@ impl Mirror {
         let mut state = self.state.borrow_mut();
         for start in copied {
             let at = state.runs.iter().position(|run| run.regions.start == start).expect("only this function takes runs away");
-            let Run { regions, legs, .. } = state.runs.swap_remove(at);
+            let Run { regions, legs, unread, .. } = state.runs.swap_remove(at);
             let gained = if flushed { legs.and(state.legs.alive()) } else { LegSet::NONE };
             if gained.is_empty() {
                 pass.failed += 1;
+                if unread {
+                    self.unread.borrow_mut().push(regions);
+                }
                 continue;
             }
             gained.iter().for_each(|leg| state.regions.gain(leg, &regions));

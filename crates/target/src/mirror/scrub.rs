@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Regions that are known to differ are left out: they are copied anyway. A repair copies from the
-//! source, because nothing says which leg is right.
+//! source, because nothing says which leg is right; what the source cannot read is left as it is.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -109,6 +109,7 @@ impl Mirror {
         if buffers.len() < having.len() as usize {
             report.unread += extent.count.0;
         }
+        let readable = buffers.iter().fold(LegSet::NONE, |set, (leg, _)| set.with(LegSet::only(*leg)));
         let Some(((_, first), others)) = buffers.split_first_mut().filter(|(_, others)| !others.is_empty()) else { return };
         report.compared += extent.count.0;
         for region in regions {
@@ -122,12 +123,25 @@ impl Mirror {
                 report.differs(region..region + 1);
             }
             if repair {
-                let mut state = self.state.borrow_mut();
-                let others = state.legs.all().without(LegSet::only(state.source));
-                state.regions.lose(others, &(region..region + 1));
+                self.repair(region, readable).await;
             }
         }
         drop(guard);
+    }
+
+    /// Has `region` copied, whose lock is held, from the source, which is one of those that are `readable`.
+    async fn repair(&self, region: u64, readable: LegSet) {
+        let regions = region..region + 1;
+        // A crash before it is copied must not forget it.
+        let known = self.log.settled(self.log.write_begins(regions.clone())).await;
+        let mut state = self.state.borrow_mut();
+        if known && readable.contains(state.source) {
+            let others = state.others(state.source);
+            state.lose(others, &regions);
+        }
+        drop(state);
+        self.log.write_ended(regions);
+        self.written.raise();
     }
 
     /// The bytes of `extent` that lie in `region`.

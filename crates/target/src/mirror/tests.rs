@@ -11,6 +11,8 @@ use super::options::{Features, Sync};
 use super::*;
 use crate::below::testing::{Disk, JumpingClock, call, content, extent, read, write};
 
+mod corners;
+
 const SECTORS: u64 = 64;
 const REGION: u64 = 8;
 

@@ -33,6 +33,8 @@ pub(super) struct Run {
     pub(super) legs: LegSet,
     /// Pieces that are not copied yet.
     pub(super) left: u64,
+    /// A part of it could be read nowhere.
+    pub(super) unread: bool,
 }
 
 /// What became of a write.
@@ -62,7 +64,7 @@ impl State {
     }
 
     /// Legs other than `leg`.
-    fn others(&self, leg: usize) -> LegSet {
+    pub(super) fn others(&self, leg: usize) -> LegSet {
         self.legs.all().without(LegSet::only(leg))
     }
 
@@ -78,7 +80,10 @@ impl State {
         }
     }
 
-    fn put_out(&mut self, legs: LegSet) {
+    /// `legs` get no more requests. What is being copied to them does not count: they miss flushes from now on, also
+    /// when they are revived before it is over.
+    pub(super) fn put_out(&mut self, legs: LegSet) {
+        self.spoil(legs, &(0..self.regions.count()));
         for leg in legs.iter() {
             self.legs.put_out(leg);
         }
@@ -94,7 +99,7 @@ impl State {
     }
 
     /// `legs` lack `regions`; those that did not before.
-    fn lose(&mut self, legs: LegSet, regions: &Range<u64>) -> LegSet {
+    pub(super) fn lose(&mut self, legs: LegSet, regions: &Range<u64>) -> LegSet {
         self.spoil(legs, regions);
         self.regions.lose(legs, regions)
     }
@@ -143,8 +148,8 @@ impl State {
         let Some(next) = self.regions.full().and(sent.without(failed)).first() else {
             return Verdict { status: Status::IoError, ..Verdict::default() };
         };
-        let everything = 0..self.regions.count();
-        self.spoil(failed, &everything);
+        // Copies may have read from these legs what they had forgotten.
+        self.spoil(self.legs.all(), &(0..self.regions.count()));
         let mut new = LegSet::NONE;
         for regions in dirty {
             new = new.with(self.regions.lose(failed, regions));
@@ -170,3 +175,6 @@ impl State {
         first.iter().chain(full.without(first).iter())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,7 +28,13 @@ impl Mirror {
             self.write(&bio).await
         };
         self.foreground(began);
-        if verdict.status.is_ok() && verdict.hold && self.features.hold() && !self.closed.get() {
+        if !verdict.status.is_ok() {
+            // What it left different is copied.
+            self.work.raise();
+        }
+        // It may have become known while the log was told.
+        let hold = verdict.hold && self.features.hold() && !self.state.borrow().legs.unaccepted().is_empty();
+        if verdict.status.is_ok() && hold && !self.closed.get() {
             return self.held.borrow_mut().push_back(bio);
         }
         bio.end(verdict.status);
