@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use forebay_block::{Extent, Row, Sector, Target};
+use forebay_block::{Extent, Row, Sector, SectorCount, Target};
 use forebay_device::DeviceError;
 use forebay_reactor::{BufferPool, Reactor};
 use forebay_target::BuildError;
@@ -114,6 +114,7 @@ impl Assembly<'_> {
 
     async fn target(&mut self, row: &RowText) -> Result<Rc<dyn Target>, Trouble> {
         let reactor = self.devices.reactor().clone();
+        differ(&row.target, row.extent.count)?;
         for name in row.target.devices() {
             let read_only = self.read_only || row.target.only_reads(name);
             self.devices.connect(self.pool, name, read_only).await?;
@@ -247,10 +248,6 @@ impl Assembly<'_> {
         let mut legs = Vec::new();
         for place in places {
             let name = place.device.to_string();
-            let device = self.open(&place.device)?;
-            if log.as_ref().is_some_and(|(_, log)| Rc::ptr_eq(log, &device)) {
-                return Err(Trouble::Mirror(mirror::OpenError::LogOnLeg(name)));
-            }
             legs.push((name, self.linear(place, extent)?));
         }
         let log = log.map_or(LogSetup::Core, |(name, target)| LogSetup::Disk { name, target });
@@ -269,11 +266,6 @@ impl Assembly<'_> {
         extent: Extent,
     ) -> Result<Rc<dyn Target>, Trouble> {
         let [metadata_name, destination_name, source_name] = names;
-        for (one, other) in [(metadata_name, destination_name), (metadata_name, source_name), (destination_name, source_name)] {
-            if one.is_same(other) {
-                return Err(Trouble::Twice(other.to_string()));
-            }
-        }
         let [metadata, destination] = [self.open(metadata_name)?, self.open(destination_name)?];
         // Nothing of this stack writes to the source.
         let devices = [metadata, destination, self.open_as(source_name, true)?.target];
@@ -327,6 +319,30 @@ impl Assembly<'_> {
         let (snapshot, target) = opened.map_err(trouble)?;
         self.parts.snapshots.push(snapshot);
         Ok(target)
+    }
+}
+
+/// Refuses a target of `sectors` of which two devices must differ and are one.
+fn differ(target: &TargetText, sectors: SectorCount) -> Result<(), Trouble> {
+    let twice = |name: &DeviceName| Err(Trouble::Twice(name.to_string()));
+    match target {
+        TargetText::Mirror { legs, log, .. } => {
+            let overlap = |one: &Place, other: &Place| one.offset.0.abs_diff(other.offset.0) < sectors.0;
+            for (at, leg) in legs.iter().enumerate() {
+                if log.as_ref().is_some_and(|log| log.is_same(&leg.device)) {
+                    return Err(Trouble::Mirror(mirror::OpenError::LogOnLeg(leg.device.to_string())));
+                }
+                if legs[..at].iter().any(|other| other.device.is_same(&leg.device) && overlap(other, leg)) {
+                    return twice(&leg.device);
+                }
+            }
+            Ok(())
+        }
+        TargetText::Clone { metadata, destination, source, .. } => {
+            let same = [(metadata, destination), (metadata, source), (destination, source)];
+            same.into_iter().find(|(one, other)| one.is_same(other)).map_or(Ok(()), |(_, other)| twice(other))
+        }
+        _ => Ok(()),
     }
 }
 

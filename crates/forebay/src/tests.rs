@@ -258,6 +258,23 @@ fn what_does_not_open_is_named() {
 }
 
 #[test]
+fn a_mirror_of_one_device_is_refused() {
+    let folder = Folder::new("twice");
+    let leg = folder.file("leg", 1 << 20);
+    let alias = folder.0.join("alias");
+    std::os::unix::fs::symlink(&leg, &alias).unwrap();
+    let refused = |text: &str| {
+        run(async |reactor, pool| Stack::open(reactor, pool, "disk", text).await.err().map(|error| error.to_string()))
+    };
+    let mirror = |legs: &str| refused(&format!("0 64 mirror core 2 64 nosync 2 {legs}"));
+    let twice = |name: &str| Some(format!("table line 1: {name} is named twice: give different devices"));
+    let server = "nbd+unix:///disk?socket=/nowhere/nbd.sock";
+    assert_eq!(mirror(&format!("{server} 0 {server} 0")), twice(server), "before anything is connected to");
+    assert_eq!(mirror(&format!("{leg} 0 {} 63", alias.display())), twice(&alias.display().to_string()));
+    assert_eq!(mirror(&format!("{leg} 0 {} 64", alias.display())), None, "apart from each other");
+}
+
+#[test]
 fn messages_and_suspending_are_for_caches() {
     run(async |reactor, pool| {
         let plain = Stack::open(reactor, pool, "plain", "0 8 linear ram:4K 0").await.unwrap();
