@@ -5,7 +5,8 @@
 //! input that the server must hold is bounded.
 #![no_main]
 
-use forebay_nbd::{BlockBytes, Export, Handshake, INPUT_BYTES_MAX, OPTIONS_MAX, Step, TransmissionFlags, Unaligned};
+use forebay_nbd::server::{BlockBytes, Export, Handshake, INPUT_BYTES_MAX, OPTIONS_MAX, Step, Unaligned};
+use forebay_nbd::TransmissionFlags;
 use libfuzzer_sys::fuzz_target;
 
 /// More than the answer to any one option takes with the exports below, in bytes.

@@ -5,10 +5,8 @@
 //! whose head is as long as its framing says.
 #![no_main]
 
-use forebay_nbd::{
-    BlockBytes, Command, Export, Framing, Handshake, PAYLOAD_BYTES_MAX, Request, Session, StatusExtent, Step, TransmissionFlags,
-    Verdict, parse_request,
-};
+use forebay_nbd::server::{BlockBytes, Command, Export, Handshake, Request, Session, Step, Verdict, parse_request};
+use forebay_nbd::{Framing, PAYLOAD_BYTES_MAX, StatusExtent, TransmissionFlags};
 use libfuzzer_sys::fuzz_target;
 
 const SIZE_BYTES: u64 = 1 << 30;

@@ -17,15 +17,10 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod client;
-mod server;
+pub mod server;
 mod status;
 pub mod uri;
 mod wire;
 
-pub use server::{
-    BadRequestMagic, BlockBytes, Close, Command, Export, ExportError, Handshake, INPUT_BYTES_MAX, OPTION_BYTES_MAX, OPTIONS_MAX,
-    Progress, REQUEST_BYTES_MAX, ReplyTo, Request, RequestHeader, STATUS_EXTENTS_MAX, Session, Step, Unaligned, Verdict,
-    parse_request,
-};
 pub use status::WireError;
 pub use wire::{CommandFlags, Framing, PAYLOAD_BYTES_MAX, STRING_BYTES_MAX, StatusExtent, TransmissionFlags};

@@ -30,7 +30,8 @@ use super::counts::{Counters, ExportCounts};
 use super::submit::tell_status;
 use super::unaligned::{Gate, Work};
 use super::{STATUS_JOBS, ServeLimits};
-use crate::nbd::{Command, Request, Session, StatusExtent, WireError};
+use crate::nbd::server::{Command, Request, Session};
+use crate::nbd::{StatusExtent, WireError};
 
 /// Index of a slot.
 pub(super) type SlotId = u32;

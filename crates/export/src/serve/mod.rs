@@ -67,7 +67,8 @@ use self::negotiate::within;
 use self::receive::Receiver;
 use self::reply::Sender;
 use self::unaligned::Work;
-use crate::nbd::{BlockBytes, Export, ExportError, TransmissionFlags, Unaligned};
+use crate::nbd::TransmissionFlags;
+use crate::nbd::server::{BlockBytes, Export, ExportError, Unaligned};
 use crate::uri::Uri;
 
 /// Why something cannot be served.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use forebay_reactor::{Buffer, Part, Reactor};
 
 use super::Shared;
-use crate::nbd::{Handshake, Session, Step};
+use crate::nbd::server::{Handshake, Session, Step};
 
 /// First size of the input, bytes; grows for a client that sends a longer option.
 const INPUT_BYTES: usize = 4096;

@@ -23,7 +23,8 @@ use forebay_reactor::{Buffer, Part};
 use super::connection::{Connection, Outcome, SlotId};
 use super::negotiate::within;
 use super::submit::Span;
-use crate::nbd::{Command, ReplyTo, Request, Verdict, WireError, parse_request};
+use crate::nbd::WireError;
+use crate::nbd::server::{Command, ReplyTo, Request, Verdict, parse_request};
 
 /// Size of the input, bytes: all that a unix socket holds by default, and yet it stays in the
 /// processor's cache.

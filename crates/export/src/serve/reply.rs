@@ -18,7 +18,7 @@ use rustix::net::{Shutdown, shutdown};
 
 use super::connection::{Connection, Outcome, SlotId};
 use super::negotiate::within;
-use crate::nbd::Command;
+use crate::nbd::server::Command;
 
 /// Payload bytes that end a batch: the client works on the first while the next are prepared, and
 /// their buffers are free again, still in the processor's cache.

@@ -18,7 +18,8 @@ use forebay_block::{Ability, Bio, End, Extent, Flags, Run, Sector, SectorCount, 
 
 use super::connection::{Connection, Outcome, SlotId};
 use super::unaligned::{Guarded, Work};
-use crate::nbd::{Command, Request, STATUS_EXTENTS_MAX, StatusExtent, WireError};
+use crate::nbd::server::{Command, Request, STATUS_EXTENTS_MAX};
+use crate::nbd::{StatusExtent, WireError};
 
 /// A range of bytes on an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

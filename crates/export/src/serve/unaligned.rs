@@ -21,7 +21,7 @@ use forebay_block::{Bio, Flags, Status, call};
 
 use super::connection::{Connection, SlotId};
 use super::submit::Span;
-use crate::nbd::{Command, Request};
+use crate::nbd::server::{Command, Request};
 
 /// Lets aligned changes in together and each unaligned one alone.
 #[derive(Default)]

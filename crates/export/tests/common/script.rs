@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use forebay_block::{Bio, HeapMemory, Sector, Segments, Status, call};
 use forebay_device::{NbdDevice, NbdOptions};
+use forebay_nbd::server::{BlockBytes, Export, Handshake, ReplyTo, RequestHeader, Session, Step, parse_request};
 use forebay_nbd::uri::Endpoint;
-use forebay_nbd::{
-    BlockBytes, Export, Handshake, ReplyTo, RequestHeader, Session, Step, TransmissionFlags, WireError, parse_request,
-};
+use forebay_nbd::{TransmissionFlags, WireError};
 use forebay_reactor::{BufferPool, Reactor};
 
 use super::Engine;

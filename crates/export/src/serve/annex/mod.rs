@@ -45,7 +45,7 @@ use self::desk::Desk;
 use super::Shared;
 use super::connection::Served;
 use super::counts::Counters;
-use crate::nbd::Session;
+use crate::nbd::server::Session;
 
 /// Requests of one annex at home at once.
 const ERRANDS_MAX: usize = 1024;

@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{BlockBytes, Export};
+use crate::server::{self, BlockBytes, Export};
 
 fn export(name: &str) -> Export {
     let flags = TransmissionFlags::SEND_FLUSH | TransmissionFlags::CAN_MULTI_CONN;
@@ -15,7 +15,7 @@ fn export(name: &str) -> Export {
 fn negotiate(name: &str, piece: usize) -> Result<Entered, Refused> {
     let exports = [export("disk").as_default()];
     let (mut to_client, mut to_server, mut pending) = (Vec::new(), Vec::new(), Vec::new());
-    let mut server = crate::Handshake::start(&mut pending);
+    let mut server = server::Handshake::start(&mut pending);
     let mut client = Handshake::new(name);
     loop {
         let (used, step) = client.advance(&to_client, &mut to_server)?;
@@ -28,7 +28,7 @@ fn negotiate(name: &str, piece: usize) -> Result<Entered, Refused> {
         while pending.is_empty() {
             let progress = server.advance(&exports, &to_server, &mut pending);
             to_server.drain(..progress.consumed);
-            assert!(!matches!(progress.step, crate::Step::Close(_) | crate::Step::NeedMore { .. }), "{progress:?}");
+            assert!(!matches!(progress.step, server::Step::Close(_) | server::Step::NeedMore { .. }), "{progress:?}");
         }
         to_client.extend(pending.drain(..piece.min(pending.len())));
     }

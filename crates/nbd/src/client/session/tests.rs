@@ -39,7 +39,7 @@ impl Bed {
     fn start(&mut self, ask: Ask, offset: u64, length: u64) -> ReplyTo {
         let mut out = Vec::new();
         let slot = self.session.start(ask, offset, length, &mut out);
-        let (header, used) = crate::parse_request(&out, self.framing).unwrap().expect("a whole request");
+        let (header, used) = crate::server::parse_request(&out, self.framing).unwrap().expect("a whole request");
         assert_eq!((used, header.offset, header.length), (out.len(), offset, length));
         if self.memory.len() <= slot {
             self.memory.resize(slot + 1, Vec::new());
