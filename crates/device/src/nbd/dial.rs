@@ -66,11 +66,15 @@ pub(super) async fn dial(
     };
     let addresses = addresses.ok_or_else(silent)?.map_err(unreachable)?;
     let mut last = silent();
+    let mut left = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
     for address in addresses {
+        // One that is silent leaves the others their part of the time.
+        let until = reactor.now() + deadline.saturating_sub(reactor.now()) / left;
+        left -= 1;
         last = match tcp(address) {
             Err(error) => unreachable(error),
-            Ok(socket) => match negotiate(reactor, pool, uri, socket, deadline, limit).await {
-                Err(NbdError::Unreachable { source, .. }) => unreachable(source),
+            Ok(socket) => match negotiate(reactor, pool, uri, socket, until, limit).await {
+                Err(error @ (NbdError::Unreachable { .. } | NbdError::Silent { .. })) => error,
                 other => return other,
             },
         };
