@@ -233,3 +233,104 @@ fn pages_of_a_compressed_disk_go_far_away_and_come_back() {
     disk.stop();
     far.stop();
 }
+
+/// What `nbdinfo --map` tells of an export: starts, lengths, and kinds, neighbours of one kind put together.
+fn map(uri: &str) -> Vec<(u64, u64, u64)> {
+    let told = run::ok(30, &["nbdinfo", "--map", uri]);
+    let mut runs: Vec<(u64, u64, u64)> = Vec::new();
+    for line in told.lines() {
+        let mut numbers = line.split_whitespace().map_while(|word| word.parse().ok());
+        let mut number = || numbers.next().unwrap_or_else(|| panic!("a start, a length and a kind: {line}"));
+        let (start, length, kind) = (number(), number(), number());
+        match runs.last_mut() {
+            Some(last) if last.2 == kind => last.1 += length,
+            _ => runs.push((start, length, kind)),
+        }
+    }
+    runs
+}
+
+#[test]
+fn holes_of_other_servers_are_told_on() {
+    require(&["nbdkit", "qemu-nbd", "qemu-img", "qemu-io", "nbdinfo"]);
+    let scratch = Scratch::new();
+    let (kit, qemu, image) = (scratch.file("kit.sock"), scratch.file("qemu.sock"), scratch.file("image.qcow2"));
+    // Both have 1 MiB of data at 1 MiB.
+    let content = format!("data=@{MIB} ( 0x07 ) * {MIB}");
+    let _kit = Foreign::start(&["nbdkit", "-f", "-U", &kit, "data", &content, "size=8M"], &kit);
+    run::ok(20, &["qemu-img", "create", "-q", "-f", "qcow2", &image, "8M"]);
+    run::ok(20, &["qemu-io", "-f", "qcow2", "-c", "write -P 7 1M 1M", &image]);
+    let _qemu = Foreign::start(&["qemu-nbd", "-t", "-f", "qcow2", "-k", &qemu, &image], &qemu);
+    for (name, socket) in [("kit", &kit), ("qemu", &qemu)] {
+        let near = serve(&scratch, &format!("near-{name}"), &format!("0 {} linear {} 0", 8 * MIB / 512, uri(socket)));
+        assert_eq!(map(near.uri()), [(0, MIB, 3), (MIB, MIB, 0), (2 * MIB, 6 * MIB, 3)], "{name}");
+        let mut client = Client::connect(near.uri()).expect("it serves");
+        assert_eq!(client.read(MIB - 512, 1024).expect("it is healthy"), [[0; 512], [7; 512]].concat());
+        near.stop();
+    }
+}
+
+#[test]
+fn a_write_cache_outlives_kills_of_the_server_of_its_origin() {
+    let scratch = Scratch::new();
+    let (image, fast) = (scratch.sparse("origin.img", 16 * MIB), scratch.sparse("fast.img", 8 * MIB));
+    let table = format!("0 {} linear {image} 0", 16 * MIB / 512);
+    let mut far = serve(&scratch, "far", &table);
+    let near = serve(&scratch, "near", &format!("0 {} writecache s {} {fast} 4096 0", 16 * MIB / 512, far.uri()));
+    let mut content = vec![0; 16 << 20];
+    fastrand::Rng::with_seed(16).fill(&mut content);
+    let mut client = Client::connect(near.uri()).expect("it serves");
+    let piece = 1 << 18;
+    for (at, bytes) in content.chunks(piece).enumerate() {
+        let mut write = || client.write((at * piece) as u64, bytes, 0).expect("the cache takes it");
+        if at % 20 != 10 {
+            write();
+            continue;
+        }
+        // While the server is away, writes go to the fast device.
+        far.kill();
+        write();
+        far = serve(&scratch, "far", &table);
+        // Nobody knows whether the killed server had made everything durable that it was sent: that is told once.
+        let _ = client.flush();
+        client.flush().expect("that was told");
+    }
+    client.flush().expect("everything is there");
+    assert!(client.read(0, 16 << 20).expect("it is healthy") == content);
+    near.stop();
+    let ended = forebay(&["cache", "flush", &fast, far.uri()]);
+    assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
+    assert!(std::fs::read(&image).expect("it is there") == content, "everything went home");
+    far.stop();
+}
+
+#[test]
+fn a_clone_takes_over_what_is_far_away() {
+    require(&["nbdcopy"]);
+    let scratch = Scratch::new();
+    let mut content = vec![0; 16 << 20];
+    fastrand::Rng::with_seed(17).fill(&mut content[4 << 20..12 << 20]);
+    let source = scratch.write("source.img", &content);
+    let (metadata, destination) = (scratch.sparse("metadata.img", MIB), scratch.sparse("destination.img", 16 * MIB));
+    let sectors = 16 * MIB / 512;
+    let far = serve(&scratch, "far", &format!("0 {sectors} linear {source} 0"));
+    let table = format!("0 {sectors} clone {metadata} {destination} {} 128", far.uri());
+    let near = serve(&scratch, "near", &table);
+    let mut client = Client::connect(near.uri()).expect("it serves");
+    let bytes = vec![9; 100 << 10];
+    client.write(5 << 20, &bytes, 0).expect("it is healthy");
+    content[5 << 20..][..bytes.len()].copy_from_slice(&bytes);
+    assert!(client.read(0, 16 << 20).expect("it is healthy") == content, "from here and from there");
+    client.flush().expect("it is healthy");
+    // A source that goes away and comes back is waited for.
+    far.kill();
+    let far = serve(&scratch, "far", &format!("0 {sectors} linear {source} 0"));
+    run::wait_for("everything to be here", Duration::from_mins(1), || {
+        (std::fs::read(&destination).expect("it is there") == content).then_some(())
+    });
+    let back = scratch.file("back");
+    run::ok(60, &["nbdcopy", near.uri(), &back]);
+    assert!(std::fs::read(&back).expect("it was copied") == content);
+    near.stop();
+    far.stop();
+}

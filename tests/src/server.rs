@@ -149,15 +149,13 @@ impl Drop for Server {
     }
 }
 
-/// Every complete word of the text that is an NBD URI.
+/// The NBD URIs that stand on a complete line of their own: others are those of devices.
 fn uris(text: &str) -> Vec<String> {
     let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
-    let words = complete.split_whitespace();
     let mut found: Vec<String> = Vec::new();
-    for word in words.filter(|word| word.starts_with("nbd://") || word.starts_with("nbd+unix://")) {
-        let word = word.trim_matches(|c| matches!(c, '\'' | '"' | ',')).to_owned();
-        if !found.contains(&word) {
-            found.push(word);
+    for line in complete.lines().filter(|line| line.starts_with("nbd://") || line.starts_with("nbd+unix://")) {
+        if !found.iter().any(|known| known == line) {
+            found.push(line.to_owned());
         }
     }
     found
