@@ -43,7 +43,7 @@ bugs! {
     a_block_that_is_dirty_before_its_data_is_there_is_found: "M3" in "cache" by 0;
     dirty_data_lost_at_a_restart_are_found: "M4" in "cache" by 0;
     a_header_damaged_by_an_invalidation_is_found: "M6" in "snapshot" by 0;
-    a_metadata_area_that_is_not_loaded_is_found: "M7" in "snapshot" by 2;
+    a_metadata_area_that_is_not_loaded_is_found: "M7" in "snapshot" by 61;
     a_page_changed_on_its_way_out_is_found: "M8" in "zram" by 0;
     an_overwritten_live_copy_of_metadata_is_found: "M9" in "clone" by 8;
     memory_shared_by_nested_requests_is_found: "M10" in "mirror" by 0;

@@ -212,7 +212,11 @@ impl Run {
         if status.condition == Condition::Active {
             return;
         }
-        let full = usage.used + 2 * status.chunk_sectors > usage.total;
+        // A write that does not fit takes nothing of the store: the largest one lacks whatever is not kept.
+        let chunk = status.chunk_sectors;
+        let lacking = (self.swarm.sectors as u64).div_ceil(chunk).saturating_sub(status.exceptions);
+        let areas = lacking.div_ceil(32 * chunk) + 1;
+        let full = usage.used + (lacking + areas + 1) * chunk > usage.total;
         if !faulty && !full && !self.book.lost[place] {
             self.book.fail(format!("the snapshot in place {place} is {:?} without a reason: {status:?}", status.condition));
         }
