@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 
 use forebay_tests::nbd::{Client, command};
-use forebay_tests::{Scratch, Server, run};
+use forebay_tests::server::forebay;
+use forebay_tests::{Scratch, Server, pattern, run};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -36,6 +37,14 @@ fn time_to_serve(server: &Server) -> Duration {
     let mut client = Client::connect(server.uri()).expect("the server takes clients");
     assert_eq!(client.read(0, 4096).expect("a read").len(), 4096);
     start.elapsed()
+}
+
+/// The `NoNewPrivs` of each thread of the server.
+fn privileges_given_up(server: &Server) -> Vec<bool> {
+    let threads = fs::read_dir(format!("/proc/{}/task", server.id())).expect("the server lives");
+    let status = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("status")).expect("a thread has a status");
+    let given_up = |status: String| status.lines().any(|line| line.split_whitespace().eq(["NoNewPrivs:", "1"]));
+    threads.map(|thread| given_up(status(thread.expect("a thread")))).collect()
 }
 
 /// At most this long, in the best of a few tries: the machine may be busy with other things.
@@ -180,4 +189,39 @@ fn what_is_secret_never_reaches_another_client() {
     assert!(seen.len() > 4 << 20, "replies were seen");
     assert!(!seen.windows(8).any(|window| window == &canary[..8] || window == &canary[16..24]), "the secret was sent");
     server.stop();
+}
+
+#[test]
+fn a_server_lets_go_of_all_but_its_own_files_unless_told_otherwise() {
+    let [scratch, foreign] = [Scratch::new(), Scratch::new()];
+    let table = format!("0 2048 zram threads=2 image={}", scratch.file("kept.img"));
+    let export = format!("nbd+unix:///?socket={}", scratch.file("nbd.sock"));
+    let control = scratch.file("control.sock");
+    let (own, other) = (scratch.file("own.img"), foreign.file("other.img"));
+    let serve = |more: &[&str]| {
+        let args = ["--table", &table, "--export", &export, "--control", &control];
+        Server::start(&scratch.file("server"), 1, &[&args, more].concat())
+    };
+    let save = |path: &str| forebay(&["zram", "save", "disk", path, "--control", &control]);
+
+    let server = serve(&[]);
+    let mut client = Client::connect(server.uri()).expect("the server takes clients");
+    // Pages that are not all the same are compressed by a thread.
+    client.write(0, &pattern::of(&(0..2048), 1), 0).expect("a write");
+    let given_up = privileges_given_up(&server);
+    assert!(given_up.len() > 1 && given_up.iter().all(|&given_up| given_up), "{given_up:?}");
+    assert_eq!(save(&own).code, 0);
+    let refused = save(&other);
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("Permission denied") && refused.stderr.contains("--allow-path"), "{}", refused.stderr);
+    assert!(fs::read_dir(foreign.path()).expect("the folder is there").next().is_none(), "nothing was made");
+    server.stop();
+
+    for more in [["--allow-path", foreign.path().to_str().expect("a plain name")].as_slice(), &["--no-sandbox"]] {
+        let server = serve(more);
+        assert_eq!(privileges_given_up(&server).contains(&true), more.len() == 2);
+        assert_eq!(save(&other).code, 0);
+        fs::remove_file(&other).expect("the image was made");
+        server.stop();
+    }
 }

@@ -5,6 +5,7 @@
 //! engine = "auto"
 //! threads = 2
 //! drain = false
+//! allow_path = ["/srv/images"]
 //!
 //! [[device]]
 //! name = "disk"
@@ -41,6 +42,12 @@ pub struct Config {
     /// Whether addresses that other machines reach are allowed.
     #[serde(default)]
     pub allow_remote: bool,
+    /// Whether the server keeps what it does not need.
+    #[serde(default)]
+    pub no_sandbox: bool,
+    /// Folders beyond those named elsewhere that messages may name.
+    #[serde(default)]
+    pub allow_path: Vec<PathBuf>,
     /// What is served.
     pub device: Vec<DeviceConfig>,
 }

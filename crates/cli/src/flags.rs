@@ -98,6 +98,7 @@ pub enum Command {
 
 /// `forebay serve`.
 #[derive(Debug, Default, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches, each asked for by itself")]
 pub struct ServeFlags {
     /// Line of the device's table: `START LENGTH TARGET ARGUMENTS`, as in `0 2048 linear disk.img 0`;
     /// may be given several times, or hold several lines separated by semicolons
@@ -134,6 +135,12 @@ pub struct ServeFlags {
     /// Listen on addresses that other machines reach; there is neither encryption nor a password
     #[arg(long)]
     pub allow_remote: bool,
+    /// Folder in which messages may name files, as `forebay zram save` does; may be given several times
+    #[arg(long, value_name = "FOLDER")]
+    pub allow_path: Vec<PathBuf>,
+    /// Keep the right to open any file and port; by default the server lets go of all but those that it is told of
+    #[arg(long)]
+    pub no_sandbox: bool,
 }
 
 /// What carries out I/O.

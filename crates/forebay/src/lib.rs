@@ -61,7 +61,7 @@ pub use crate::side::{SideFile, known_as};
 pub use crate::snapshots::ViewStatus;
 pub use crate::stack::{DrainProgress, OpenError, Stack, StackError};
 pub use crate::status::{CacheLayer, CloneLayer, CountedLayer, DeviceLayer, MirrorLayer, SnapshotLayer, StackStatus, ZramLayer};
-pub use crate::text::{TableText, TextError};
+pub use crate::text::{TableNames, TableText, TextError};
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
-use forebay::{BufferPool, Reactor};
+use forebay::{BufferPool, Reactor, StackError};
 use forebay_export::unix::UnixSocket;
 use forebay_reactor::Part;
 use forebay_target::zram::Zram;
@@ -171,11 +171,11 @@ impl Client {
                 Err(sentence) => Err(sentence),
             },
             Ok(Request::ZramSave { device, path }) => match report::find(&self.running, &device) {
-                Ok(stack) => Box::pin(stack.save_image(&path)).await.map(|_| ()).map_err(|error| error.to_string()),
+                Ok(stack) => Box::pin(stack.save_image(&path)).await.map(|_| ()).map_err(|error| with_way_out(&error)),
                 Err(sentence) => Err(sentence),
             },
             Ok(Request::ZramRestore { device, path }) => match report::find(&self.running, &device) {
-                Ok(stack) => Box::pin(stack.restore_image(&path)).await.map(|_| ()).map_err(|error| error.to_string()),
+                Ok(stack) => Box::pin(stack.restore_image(&path)).await.map(|_| ()).map_err(|error| with_way_out(&error)),
                 Err(sentence) => Err(sentence),
             },
             Ok(Request::Message { device, word }) if word.starts_with("scrub") => {
@@ -207,6 +207,18 @@ impl Client {
 /// The compressed RAM disk of a device.
 fn zram<'a>(running: &'a Running, device: &str) -> Result<&'a Rc<Zram>, String> {
     report::find(running, device)?.zram().map_err(|error| error.to_string())
+}
+
+/// `error`, and what helps when the server itself gave up the right to a file that a message names.
+fn with_way_out(error: &StackError) -> String {
+    let sentence = error.to_string();
+    if !sentence.contains("Permission denied") {
+        return sentence;
+    }
+    format!(
+        "{sentence}; a server may use only the folders that it is told of when it starts, \
+         as that of its control socket: see --allow-path"
+    )
 }
 
 /// The bytes `from..to` of a buffer.

@@ -6,12 +6,14 @@
 //!
 //! 1. Signals are caught before anything is opened and heard as soon as it is; a second one always
 //!    ends the process at once.
-//! 2. The exit status is 0 only when everything that was answered is durable.
+//! 2. The server lets go of what it does not need before anything is opened.
+//! 3. The exit status is 0 only when everything that was answered is durable.
 
 mod hints;
 mod live;
 mod plan;
 mod running;
+mod sandbox;
 mod service;
 mod signals;
 
@@ -38,6 +40,9 @@ pub fn run(flags: ServeFlags) -> Outcome {
     let signals = Signals::catch().map_err(|error| Failure::because("listening for signals", &error))?;
     if plan.embedded {
         embedded::make()?;
+    }
+    if plan.sandbox {
+        sandbox::enter(&plan)?;
     }
     let backend = engine(plan.engine).map_err(|error| Failure::because("starting the engine", &error))?;
     let reactor = Reactor::new(backend);

@@ -45,6 +45,7 @@ pub struct ExportPlan {
 
 /// All that a server does.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches, each asked for by itself")]
 pub struct Plan {
     /// What is opened, at least one.
     pub devices: Vec<DevicePlan>,
@@ -62,6 +63,10 @@ pub struct Plan {
     pub pid_file: Option<PathBuf>,
     /// Whether addresses that other machines reach are allowed.
     pub allow_remote: bool,
+    /// Whether the server lets go of all that it does not need.
+    pub sandbox: bool,
+    /// Folders beyond those named elsewhere that messages may name.
+    pub allow_path: Vec<PathBuf>,
     /// Whether it is the embedded default, whose files are made where missing.
     pub embedded: bool,
 }
@@ -103,6 +108,8 @@ impl Plan {
             drain: flags.drain,
             pid_file: flags.pid_file,
             allow_remote: flags.allow_remote,
+            sandbox: !flags.no_sandbox,
+            allow_path: flags.allow_path,
             embedded,
         };
         plan.checked()
@@ -136,6 +143,8 @@ impl Plan {
             drain: flags.drain || config.drain,
             pid_file: flags.pid_file.or(config.pid_file),
             allow_remote: flags.allow_remote || config.allow_remote,
+            sandbox: !(flags.no_sandbox || config.no_sandbox),
+            allow_path: flags.allow_path.into_iter().chain(config.allow_path).collect(),
             embedded: false,
         };
         plan.checked()

@@ -26,6 +26,7 @@
 //!
 //! Errors: [`TextError`], one sentence that names the line and the word. Nothing is opened here.
 
+mod names;
 mod words;
 
 use std::time::Duration;
@@ -38,6 +39,7 @@ use forebay_target::mirror::options::{MirrorArgs, OptionError as MirrorOptionErr
 use forebay_target::snapshot::options::{OptionError as SnapshotOptionError, SnapshotArgs};
 use forebay_target::zram::options::{OptionError as ZramOptionError, ZramOptions};
 
+pub use self::names::TableNames;
 use crate::device::{DeviceName, NameError, parse_bytes};
 
 /// Why text is not a table.

@@ -1,5 +1,7 @@
 //! Tables that parse, and what is said about those that do not.
 
+use std::path::Path;
+
 use super::*;
 
 fn parse(text: &str) -> Vec<RowText> {
@@ -143,4 +145,19 @@ fn a_clone_writes_to_its_metadata_and_destination_and_only_reads_its_source() {
     let same = TableText::parse("0 65536 clone meta nbd://host/disk nbd://host/disk 8").unwrap();
     let target = &same.rows()[0].target;
     assert!(target.devices().into_iter().all(|name| !target.only_reads(name)));
+}
+
+#[test]
+fn a_table_tells_what_it_names() {
+    let text = "0 8 linear a 0; 8 8 striped 1 8 b 0; 16 8 delay c 0 1 d 0 1; 24 8 log-writes e f; 32 8 stats ram:1M 0; \
+        40 8 mirror disk 2 g 8 2 h 0 i 0; 48 8 zram dict=j image=k backing_dev=l; 56 8 clone m n nbd://host/o 8; \
+        64 8 writecache s p q 4096 2 side r; 72 8 snapshot s t P 8; 80 8 snapshot-origin u; 88 8 snapshot-merge v w P 8; \
+        96 8 error; 104 8 flakey x 0 1 1";
+    let table = TableText::parse(text).unwrap();
+    let names = table.names();
+    assert!(names.saved && !TableText::parse("0 8 error").unwrap().names().saved);
+    let devices: Vec<_> = names.devices.iter().map(ToString::to_string).collect();
+    let expected = "a b c d e f ram:1048576 h i g l m n nbd://host/o p q s t u v w x";
+    assert_eq!(devices.join(" "), expected);
+    assert_eq!((names.read, names.made), (vec![Path::new("j")], vec![Path::new("k"), Path::new("r")]));
 }
