@@ -265,29 +265,41 @@ impl Stack {
         Ok(())
     }
 
-    /// Holds new requests of the caches back, commits, and waits for writeback in flight.
+    /// Holds new requests of caches, mirrors and clones back, waits for what they do by themselves, and makes durable
+    /// what came before.
     ///
     /// # Errors
-    /// When the stack has no cache, or not everything could be committed; it is suspended then, too.
+    /// When the stack has none of them, or not everything could be committed; it is suspended then, too.
     pub async fn suspend(&self) -> Result<(), StackError> {
-        self.needs_cache("suspend holds")?;
+        self.needs_suspendable("suspend holds")?;
         self.suspended.set(true);
         let mut status = Status::Ok;
         for cache in self.caches() {
             status = status.and(cache.suspend().await);
         }
+        for (_, mirror) in &self.mirrors {
+            status = status.and(mirror.suspend().await);
+        }
+        status = status.and(clones::suspend(&self.clones).await);
         if status.is_ok() { Ok(()) } else { Err(StackError::Commit(self.name.clone())) }
     }
 
     /// Lets requests in again.
     ///
     /// # Errors
-    /// When the stack has no cache.
+    /// When the stack has no cache, mirror or clone.
     pub fn resume(&self) -> Result<(), StackError> {
-        self.needs_cache("resume lets on")?;
+        self.needs_suspendable("resume lets on")?;
         self.suspended.set(false);
         self.caches().for_each(|cache| cache.resume());
+        self.mirrors.iter().for_each(|(_, mirror)| mirror.resume());
+        clones::resume(&self.clones);
         Ok(())
+    }
+
+    fn needs_suspendable(&self, what: &'static str) -> Result<(), StackError> {
+        let none = self.caches.is_empty() && self.mirrors.is_empty() && self.clones.is_empty();
+        if none { Err(StackError::NotSuspendable { name: self.name.clone(), what }) } else { Ok(()) }
     }
 
     fn needs_cache(&self, what: &'static str) -> Result<(), StackError> {
@@ -321,8 +333,9 @@ impl Stack {
     /// When not everything could be committed or saved.
     pub async fn close(&self) -> Result<(), StackError> {
         let mut flushed = Status::Ok;
-        // A cache flushes what is below it when it closes, and holds flushes while it is suspended.
-        for (row, _) in self.table.rows().iter().zip(&self.kinds).filter(|(_, kind)| **kind != "writecache") {
+        // These flush what is below them when they close, and hold flushes while they are suspended.
+        let by_itself = |kind: &str| matches!(kind, "writecache" | "mirror" | "clone");
+        for (row, _) in self.table.rows().iter().zip(&self.kinds).filter(|(_, kind)| !by_itself(kind)) {
             flushed = flushed.and(flush(&*row.target).await.status());
         }
         let mirrors = mirrors::close_all(&self.mirrors).await;
@@ -346,6 +359,14 @@ pub enum StackError {
     /// Only caches can do it.
     #[error("{name} has no write cache: {what} only write caches")]
     NoCache {
+        /// Of the stack.
+        name: String,
+        /// What was asked.
+        what: &'static str,
+    },
+    /// Only caches, mirrors and clones can do it.
+    #[error("{name} has no write cache, mirror or clone: {what} only these")]
+    NotSuspendable {
         /// Of the stack.
         name: String,
         /// What was asked.

@@ -275,12 +275,14 @@ fn a_mirror_of_one_device_is_refused() {
 }
 
 #[test]
-fn messages_and_suspending_are_for_caches() {
+fn a_cache_takes_messages_and_can_be_suspended_and_a_plain_stack_cannot() {
     run(async |reactor, pool| {
         let plain = Stack::open(reactor, pool, "plain", "0 8 linear ram:4K 0").await.unwrap();
         let told = plain.message(&["flush"]).await.unwrap_err().to_string();
         assert_eq!(told, "plain has no write cache: messages reach only write caches");
         assert!(plain.suspend().await.is_err() && plain.resume().is_err());
+        let held = plain.suspend().await.unwrap_err().to_string();
+        assert_eq!(held, "plain has no write cache, mirror or clone: suspend holds only these");
 
         let cached = Stack::open(reactor, pool, "cached", "0 2048 writecache s ram:1M ram:1M 4096 0").await.unwrap();
         assert_eq!(cached.message(&["FLUSH"]).await, Ok(()));
@@ -296,6 +298,35 @@ fn messages_and_suspending_are_for_caches() {
         assert_eq!((held.await.status(), cached.status().suspended), (Status::Ok, false));
         assert_eq!(cached.table().kind(), "table");
     });
+}
+
+#[test]
+fn mirrors_and_clones_are_suspended_too() {
+    let mirror = "0 2048 mirror core 2 64 nosync 2 ram:1M 0 ram:1M 0";
+    let clone = "0 2048 clone ram:64K ram:1M ram:1M 8";
+    for text in [mirror, clone] {
+        run(async |reactor, pool| {
+            let stack = Stack::open(reactor, pool, "disk", text).await.unwrap();
+            assert_eq!(write(&stack, pool, 0, 1).await, Status::Ok);
+            stack.suspend().await.unwrap();
+            assert!(stack.status().suspended);
+            let mut payload = pool.take(4096);
+            payload.bytes_mut().fill(2);
+            let held = call(&**stack.table(), Bio::write(Sector(8), Rc::clone(payload.segments()), 0, 4096));
+            let flush = call(&**stack.table(), Bio::flush());
+            let writes = || stack.status().devices.iter().map(|device| device.counts.requests).sum::<u64>();
+            let before = writes();
+            reactor.sleep(Duration::from_millis(20)).await;
+            assert_eq!(writes(), before, "{text}: a suspended stack does nothing");
+            stack.resume().unwrap();
+            assert_eq!((held.await.status(), flush.await.status()), (Status::Ok, Status::Ok));
+            assert_eq!(read(&stack, pool, 8).await[0], 2);
+            stack.suspend().await.unwrap();
+            let held = call(&**stack.table(), Bio::flush());
+            stack.close().await.unwrap();
+            assert_eq!(held.await.status(), Status::Aborted, "{text}");
+        });
+    }
 }
 
 #[test]

@@ -59,6 +59,22 @@ pub(super) fn message(clones: &[OpenClone], words: &[&str]) -> Result<bool, Mess
     Ok(!clones.is_empty())
 }
 
+/// Suspends all clones; the first error.
+pub(super) async fn suspend(clones: &[OpenClone]) -> Status {
+    let mut status = Status::Ok;
+    for open in clones {
+        status = status.and(open.clone.suspend().await);
+    }
+    status
+}
+
+/// Lets their requests in again.
+pub(super) fn resume(clones: &[OpenClone]) {
+    for open in clones {
+        open.clone.resume();
+    }
+}
+
 /// Ends all clones; the first error.
 pub(super) async fn close(clones: &[OpenClone]) -> Status {
     let mut status = Status::Ok;

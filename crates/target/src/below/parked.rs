@@ -40,6 +40,11 @@ impl<T> Parked<T> {
         submit(part.on_end(end, slot as u64));
     }
 
+    /// Whether nothing is below.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.borrow().len() == self.free.borrow().len()
+    }
+
     /// The bio and the note that wait under `token`.
     pub(crate) fn take(&self, token: u64) -> (Bio, T) {
         let slot = usize::try_from(token).expect("tokens are slot numbers");

@@ -3,7 +3,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
-use forebay_block::{SECTOR_BYTES, Sector, SectorCount, Status, Target};
+use forebay_block::{Bio, SECTOR_BYTES, Sector, SectorCount, Status, Target, call_with};
 use forebay_reactor::{BufferPool, Reactor};
 use thiserror::Error;
 
@@ -111,6 +111,8 @@ pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<
         changes: OnceCell::new(),
         batches: OnceCell::new(),
         timed: crate::below::Parked::default(),
+        suspended: Cell::new(false),
+        waiting: RefCell::default(),
         latched: Cell::new(false),
         closed: Cell::new(false),
         tasks: Cell::new(0),
@@ -271,6 +273,31 @@ impl CloneTarget {
         }
     }
 
+    /// Holds new requests and hydration back, waits for what is under way, and commits. What was passed on to a
+    /// destination that holds everything ends by itself.
+    pub async fn suspend(&self) -> Status {
+        self.suspended.set(true);
+        let changes = || self.changes.get().map_or(0, forebay_reactor::JobPool::running);
+        while changes() > 0 || self.hydration.batches() > 0 || !self.timed.is_empty() {
+            self.reactor.sleep(std::time::Duration::from_millis(1)).await;
+        }
+        self.commits.owe();
+        let status = call_with(Bio::flush(), |bio| self.end_with_commit(bio)).await.status();
+        while self.commits.is_busy() {
+            self.reactor.sleep(std::time::Duration::from_millis(1)).await;
+        }
+        status
+    }
+
+    /// Lets requests in again, and hydration.
+    pub fn resume(&self) {
+        self.suspended.set(false);
+        for bio in self.waiting.take() {
+            self.serve(bio);
+        }
+        self.hydration.work.raise();
+    }
+
     /// Stops hydration, waits for what is under way, commits, and ends the tasks: the last thing done to
     /// a clone, when nobody submits to it any more.
     pub async fn close(&self) -> Status {
@@ -280,6 +307,9 @@ impl CloneTarget {
         let changes = || self.changes.get().map_or(0, forebay_reactor::JobPool::running);
         while changes() > 0 || self.hydration.batches() > 0 {
             self.reactor.sleep(std::time::Duration::from_millis(1)).await;
+        }
+        for bio in self.waiting.take() {
+            bio.end(Status::Aborted);
         }
         self.commits.close();
         while self.tasks.get() > 0 {

@@ -46,6 +46,8 @@ pub(super) struct Commits {
     lost: Cell<bool>,
     /// Commits that wrote pages.
     done: Cell<u64>,
+    /// One is under way.
+    busy: Cell<bool>,
     due: Event,
     /// Nothing more is to come: what is there is committed, and that is the end.
     closing: Cell<bool>,
@@ -59,6 +61,11 @@ impl Commits {
 
     pub(super) fn done(&self) -> u64 {
         self.done.get()
+    }
+
+    /// Whether one is under way, if only to write the second copies.
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.get()
     }
 
     /// Lets the committer commit what is there, and end.
@@ -101,7 +108,9 @@ impl CloneTarget {
                 return self.task_left();
             }
             if asked || write {
+                self.commits.busy.set(true);
                 self.commit(write).await;
+                self.commits.busy.set(false);
             } else {
                 self.commits.due.after(seen, due.map(|due| self.reactor.sleep_until(due))).await;
             }

@@ -294,7 +294,7 @@ impl CloneTarget {
     fn may_begin(&self) -> bool {
         let tuning = self.options.get().tuning;
         let room = self.hydration.under_way.get() < tuning.threshold && self.hydration.batches.get() < BATCHES_MAX;
-        room && !self.latched.get() && !self.closed.get() && !self.hydration.has_given_up()
+        room && !self.latched.get() && !self.closed.get() && !self.suspended.get() && !self.hydration.has_given_up()
     }
 
     /// The first region of the next batch, and how far it may reach.

@@ -28,6 +28,7 @@
 //! `docs/format.md`. Everything of a clone lives on one thread.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -82,6 +83,9 @@ pub struct CloneTarget {
     batches: OnceCell<JobPool<(Rc<CloneTarget>, Batch)>>,
     /// Requests below whose time is taken, each with when it began.
     timed: Parked<Duration>,
+    suspended: Cell<bool>,
+    /// Requests that came while it was suspended.
+    waiting: RefCell<VecDeque<Bio>>,
     latched: Cell<bool>,
     closed: Cell<bool>,
     /// Tasks that run.
@@ -149,6 +153,16 @@ impl CloneTarget {
         self.left.raise();
     }
 
+    /// Serves a request.
+    fn serve(&self, bio: Bio) {
+        match bio.op() {
+            Op::Read => self.read(bio),
+            Op::Write | Op::WriteZeroes => self.write(bio),
+            Op::Discard => self.discard(bio),
+            Op::Flush => self.end_with_commit(bio),
+        }
+    }
+
     fn start(&self, bio: Bio) {
         self.changes.get().expect("jobs are made when the clone opens").start((self.me(), bio));
     }
@@ -198,12 +212,10 @@ impl Target for CloneTarget {
     }
 
     fn submit(&self, bio: Bio) {
-        match bio.op() {
-            Op::Read => self.read(bio),
-            Op::Write | Op::WriteZeroes => self.write(bio),
-            Op::Discard => self.discard(bio),
-            Op::Flush => self.end_with_commit(bio),
+        if self.suspended.get() {
+            return self.waiting.borrow_mut().push_back(bio);
         }
+        self.serve(bio);
     }
 
     fn allocation(&self, extent: Extent, out: &mut Allocation) {

@@ -83,6 +83,9 @@ pub struct Mirror {
     engine: Engine,
     /// Writes that are done but wait until somebody knows of a leg's failure.
     held: RefCell<VecDeque<Bio>>,
+    suspended: Cell<bool>,
+    /// Requests that came while it was suspended.
+    waiting: RefCell<VecDeque<Bio>>,
     /// The last full leg failed a flush: nothing can be promised any more.
     broken: Cell<bool>,
     closed: Cell<bool>,
@@ -90,13 +93,16 @@ pub struct Mirror {
     recorded: Cell<u64>,
     /// Raised when there may be something to copy, and by the end.
     work: Event,
+    /// Raised when it was resumed, and by the end.
+    resumed: Event,
     /// Raised when a piece was copied.
     copied: Event,
     /// Raised when a write ended, for the cleaner.
     written: Event,
     flushes: Flushes,
-    /// Pieces being copied.
+    /// Pieces under way, and those of them that have begun to be copied.
     copying: Cell<usize>,
+    begun: Cell<usize>,
     /// Runs of which something could be read nowhere in the last pass.
     unread: RefCell<Vec<Range<u64>>>,
     scrubbed: RefCell<Option<ScrubReport>>,
@@ -180,6 +186,7 @@ impl Mirror {
     pub async fn close(&self) -> Status {
         self.closed.set(true);
         self.work.raise();
+        self.resumed.raise();
         self.written.raise();
         self.engine.close().await;
         while self.copying.get() > 0 {
@@ -188,6 +195,9 @@ impl Mirror {
         }
         for bio in self.held.take() {
             bio.end(Status::IoError);
+        }
+        for bio in self.waiting.take() {
+            bio.end(Status::Aborted);
         }
         let status = self.flush_legs().await.status;
         let mut round = self.log.clean(u64::MAX, |region| self.has_all(region));
@@ -198,6 +208,34 @@ impl Mirror {
         let logged = self.log.settled(round).await;
         self.log.close();
         if logged { status } else { status.and(Status::IoError) }
+    }
+
+    /// Holds new requests back, waits for those under way and for what is being copied, and makes everything durable.
+    /// Nothing is copied until it is resumed.
+    pub async fn suspend(&self) -> Status {
+        self.suspended.set(true);
+        while self.reads.running() + self.changes.running() + self.begun.get() > 0 {
+            self.reactor.sleep(Duration::from_millis(1)).await;
+        }
+        let flushed = self.flush_legs().await.status;
+        let round = self.log.clean(u64::MAX, |region| self.has_all(region));
+        if self.log.settled(round).await { flushed } else { flushed.and(Status::IoError) }
+    }
+
+    /// Lets requests in again.
+    pub fn resume(&self) {
+        self.suspended.set(false);
+        for bio in self.waiting.take() {
+            self.start(bio);
+        }
+        self.resumed.raise();
+    }
+
+    fn start(&self, bio: Bio) {
+        match bio.op() {
+            Op::Read => self.reads.start((self.me(), bio)),
+            _ => self.changes.start((self.me(), bio)),
+        }
     }
 
     /// Whether `region` is in sync.
@@ -224,10 +262,10 @@ impl Target for Mirror {
         if bio.op() == Op::Discard && self.limits.discard == Ability::No {
             return bio.end(Status::Unsupported);
         }
-        match bio.op() {
-            Op::Read => self.reads.start((self.me(), bio)),
-            _ => self.changes.start((self.me(), bio)),
+        if self.suspended.get() {
+            return self.waiting.borrow_mut().push_back(bio);
         }
+        self.start(bio);
     }
 
     fn allocation(&self, extent: Extent, out: &mut Allocation) {

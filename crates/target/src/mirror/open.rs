@@ -276,6 +276,10 @@ pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<
         written: Event::default(),
         flushes: super::Flushes::default(),
         copying: Cell::new(0),
+        begun: Cell::new(0),
+        suspended: Cell::new(false),
+        waiting: RefCell::default(),
+        resumed: Event::default(),
         unread: RefCell::default(),
         scrubbed: RefCell::default(),
     });

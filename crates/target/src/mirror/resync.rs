@@ -21,7 +21,7 @@ use super::Mirror;
 use super::who::Run;
 use super::who::legs::{LegSet, Trouble};
 use crate::copy::{self, How};
-use crate::lock::LockRange;
+use crate::lock::{Guard, LockRange};
 
 /// Size of a piece, sectors: 512 KiB, one slice of the copy engine.
 pub(super) const PIECE_SECTORS: u64 = 1024;
@@ -126,7 +126,8 @@ impl Mirror {
         let extent = piece.extent;
         // Before the lock: writes are not to wait for the rate.
         self.engine.ready(extent.count.to_bytes()).await;
-        let guard = self.locks.lock(LockRange::new(extent.start.0, extent.count.0)).await;
+        let guard = self.lock_piece(extent).await;
+        self.begun.set(self.begun.get() + 1);
         let to = {
             let state = self.state.borrow();
             let run = state.runs.iter().find(|run| run.regions.start == piece.run);
@@ -134,6 +135,7 @@ impl Mirror {
         };
         let failed = if to.is_empty() || self.closed.get() { to } else { Box::pin(self.copy(extent, to)).await };
         drop(guard);
+        self.begun.set(self.begun.get() - 1);
         // A leg that was out has not got it, whatever it is by now.
         let took = to.without(failed);
         let mut state = self.state.borrow_mut();
@@ -145,6 +147,19 @@ impl Mirror {
         drop(state);
         self.copying.set(self.copying.get() - 1);
         self.copied.raise();
+    }
+
+    /// Locks `extent` at a time when the mirror is not suspended.
+    async fn lock_piece(&self, extent: Extent) -> Guard {
+        loop {
+            let seen = self.resumed.count();
+            let guard = self.locks.lock(LockRange::new(extent.start.0, extent.count.0)).await;
+            if !self.suspended.get() || self.closed.get() {
+                return guard;
+            }
+            drop(guard);
+            self.resumed.after(seen, None).await;
+        }
     }
 
     /// Copies `extent` to `to`; the legs that did not get it.

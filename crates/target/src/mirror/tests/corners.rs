@@ -157,3 +157,27 @@ fn a_region_that_cannot_be_read_does_not_hold_up_its_neighbours() {
         assert!(rig.equal());
     });
 }
+
+#[test]
+fn a_suspended_mirror_holds_requests_and_copies_nothing() {
+    let rig = Rig::new(2);
+    rig.run(rig.setup(true, Sync::None, KEEP), async |mirror| {
+        rig.legs[1].fails.set(Status::IoError);
+        assert_eq!(put(mirror, 3, 5).await, Status::Ok);
+        rig.legs[1].fails.set(Status::Ok);
+        assert_eq!(mirror.suspend().await, Status::Ok);
+        mirror.revive();
+        let held = call(&**mirror, write(30, &[6; 512]));
+        for disk in [&rig.legs[0], &rig.legs[1], &rig.log] {
+            disk.take_seen();
+        }
+        mirror.reactor.sleep(Duration::from_secs(9)).await;
+        assert!(!mirror.is_in_sync() && rig.sector(0, 30) == 0);
+        let seen = [&rig.legs[0], &rig.legs[1], &rig.log].map(|disk| disk.take_seen().len());
+        assert_eq!(seen, [0, 0, 0]);
+        mirror.resume();
+        assert_eq!(held.await.status(), Status::Ok);
+        synced(mirror).await;
+        assert!(rig.equal() && rig.sector(1, 30) == 6);
+    });
+}
