@@ -17,7 +17,8 @@ mod subject;
 mod swarm;
 
 use crate::check::{Model, stamp};
-use crate::run::{Outcome, run};
+use crate::enumerate::{OPERATIONS, Operation, SEED, Tiny};
+use crate::run::{Ask, Outcome, run};
 
 use subject::CloneSubject;
 use swarm::{DESTINATION, SOURCE, Swarm};
@@ -41,6 +42,37 @@ pub fn run_seed(seed: u64, requests: u64, trace: bool) -> Outcome {
     let (load, faults) = (swarm.load.clone(), swarm.faults);
     let original = world.look(SOURCE, <[u8]>::to_vec);
     run(seed, world, &CloneSubject::new(swarm, original), load, model, faults, requests)
+}
+
+/// Variants of a tiny clone: its options, whether the destination holds what nobody may read, and whether it has
+/// flushes.
+const TINY: [(&str, bool, bool); 3] = [
+    ("1 no_hydration", true, true),
+    ("0 4 hydration_threshold 2 hydration_batch_size 2", false, true),
+    ("2 no_hydration hydrate_on_read", true, false),
+];
+
+/// A clone of eight half regions, in its variant number `variant`.
+#[must_use]
+pub fn tiny(variant: usize) -> Option<Tiny> {
+    let &(words, secrets, flushes) = TINY.get(variant)?;
+    let swarm = Swarm::tiny(words, secrets, flushes);
+    let model = Model::new(SEED, swarm.sectors, false);
+    let shape = swarm.clone();
+    let world = move || {
+        let world = shape.world(SEED, false);
+        world.preset(SOURCE, |bytes| stamp(bytes, SEED, 0, 0));
+        if secrets {
+            world.preset(DESTINATION, |bytes| stamp(bytes, !SEED, 0, 0));
+        }
+        world
+    };
+    let original = world().look(SOURCE, <[u8]>::to_vec);
+    // What is trimmed shows what the destination has.
+    let shown = |operation: &Operation| secrets && matches!(operation, Operation::Send(Ask::Trim, ..));
+    let operations = OPERATIONS.into_iter().filter(|operation| !shown(operation)).collect();
+    let subject = Box::new(CloneSubject::new(swarm, original));
+    Some(Tiny { world: Box::new(world), subject, model, block_sectors: 4, operations })
 }
 
 #[cfg(test)]

@@ -13,9 +13,6 @@ use super::swarm::{DESTINATION, METADATA, SOURCE, Swarm};
 use crate::run::{Disturbed, Later, Opened, Subject};
 use crate::world::World;
 
-/// Longest hydration of a healthy world, simulated seconds.
-const HYDRATION_MAX_S: u64 = 500;
-
 /// A clone over the three disks of a seed.
 pub(super) struct CloneSubject {
     swarm: Swarm,
@@ -36,13 +33,13 @@ impl Subject for CloneSubject {
         let source = Rc::new(Source::new(source, self.swarm.holes.clone()));
         let sectors = SectorCount(self.swarm.sectors as u64);
         let (world, reactor, pool) = (world.clone(), reactor.clone(), pool.clone());
-        let original = Rc::clone(&self.original);
+        let (original, hydration_max) = (Rc::clone(&self.original), self.swarm.hydration_max);
         Box::pin(async move {
             let args = CloneArgs::parse(line.split_whitespace()).map_err(|error| format!("{line}: {error}"))?;
             let (region_sectors, options) = (args.region_sectors, args.options);
             let setup = Setup { metadata, destination, source, sectors, region_sectors, options };
             let clone = Box::pin(open(&reactor, &pool, setup)).await.map_err(|error| error.to_string())?;
-            Ok(Rc::new(OpenedClone { clone, reactor, world, original }) as Rc<dyn Opened>)
+            Ok(Rc::new(OpenedClone { clone, reactor, world, original, hydration_max }) as Rc<dyn Opened>)
         })
     }
 
@@ -57,6 +54,8 @@ struct OpenedClone {
     reactor: Reactor,
     world: World,
     original: Rc<Vec<u8>>,
+    /// Longest hydration of a healthy world.
+    hydration_max: Duration,
 }
 
 /// Numbers of the status that cannot be.
@@ -87,14 +86,25 @@ fn disturb(clone: &CloneTarget, number: u64) -> Result<(), String> {
     }
 }
 
+/// Suspends the clone for a moment.
+async fn suspend(clone: Rc<CloneTarget>, reactor: Reactor, number: u64) -> Result<Disturbed, String> {
+    let status = clone.suspend().await;
+    let sleep = reactor.sleep(Duration::from_micros(number >> 32 & 0xFFFF));
+    reactor.spawn(async move {
+        sleep.await;
+        clone.resume();
+    });
+    if status.is_ok() { Ok(Disturbed::Flushed) } else { Err(format!("suspend: {status:?}")) }
+}
+
 /// Hydrates everything, with whatever speed there is.
-async fn hydrate(clone: &CloneTarget, reactor: &Reactor) -> Result<(), String> {
+async fn hydrate(clone: &CloneTarget, reactor: &Reactor, longest: Duration) -> Result<(), String> {
     for words in
         [&["hydration_threshold", "64"][..], &["hydration_batch_size", "16"], &["hydration_rate", "0"], &["enable_hydration"]]
     {
         clone.message(words).map_err(|error| error.to_string())?;
     }
-    let end = reactor.now() + Duration::from_secs(HYDRATION_MAX_S);
+    let end = reactor.now() + longest;
     while clone.status().hydrated < clone.status().regions {
         if reactor.now() > end {
             return Err(format!("hydration does not come to an end: {:?}", clone.status()));
@@ -110,15 +120,18 @@ impl Opened for OpenedClone {
     }
 
     fn disturb(&self, number: u64) -> Later<Disturbed> {
+        if number % 16 == 13 {
+            return Box::pin(suspend(Rc::clone(&self.clone), self.reactor.clone(), number));
+        }
         let done = disturb(&self.clone, number);
         Box::pin(async move { done.map(|()| Disturbed::Silently) })
     }
 
     fn drain(&self) -> Later<()> {
         let (clone, reactor, world) = (Rc::clone(&self.clone), self.reactor.clone(), self.world.clone());
-        let original = Rc::clone(&self.original);
+        let (original, longest) = (Rc::clone(&self.original), self.hydration_max);
         Box::pin(async move {
-            hydrate(&clone, &reactor).await?;
+            hydrate(&clone, &reactor, longest).await?;
             let same = world.look(SOURCE, |bytes| bytes == original.as_slice());
             if same { Ok(()) } else { Err("the source was written".to_owned()) }
         })

@@ -1,6 +1,7 @@
 //! A seed's world: sizes, options, faults and load, each drawn so that corners come together.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use fastrand::Rng;
 use forebay_block::{Ability, Limits};
@@ -37,6 +38,8 @@ pub(super) struct Swarm {
     pub(super) holes: Vec<Range<usize>>,
     /// The destination holds in the beginning what nobody may read.
     pub(super) secrets: bool,
+    /// Longest hydration of a healthy world.
+    pub(super) hydration_max: Duration,
     pub(super) faults: bool,
     pub(super) load: Load,
     disks: [DiskOptions; 3],
@@ -80,11 +83,47 @@ impl Swarm {
             words: words(rng),
             holes: if rng.u32(0..3) == 0 { holes(rng, sectors, source_logical as usize / 512) } else { Vec::new() },
             secrets,
+            hydration_max: Duration::from_secs(500),
             faults,
             load,
             disks,
             yield_always: rng.bool(),
             early_effect: rng.bool(),
+        }
+    }
+
+    /// A clone of four regions, without faults, on disks that take the same time for all; the destination has no flush
+    /// where not `flushes`.
+    pub(super) fn tiny(words: &str, secrets: bool, flushes: bool) -> Self {
+        let (region_sectors, sectors) = (8, 32);
+        let disk = |name, sectors, flushes| DiskOptions {
+            name,
+            sectors,
+            limits: Limits {
+                memory_align: 512,
+                flush: if flushes { Ability::Native } else { Ability::No },
+                ..Limits::unlimited()
+            },
+            latency_ns: (10_000, 10_000),
+            tear_bytes: 512,
+            faults: FaultOptions::default(),
+        };
+        Self {
+            region_sectors,
+            sectors,
+            words: words.to_owned(),
+            holes: Vec::new(),
+            secrets,
+            hydration_max: Duration::from_secs(20),
+            faults: false,
+            load: Load::draw(&mut Rng::with_seed(0), sectors, region_sectors, 1),
+            disks: [
+                disk("metadata", METADATA_SECTORS, true),
+                disk("destination", sectors as u64, flushes),
+                disk("source", sectors as u64, true),
+            ],
+            yield_always: false,
+            early_effect: false,
         }
     }
 

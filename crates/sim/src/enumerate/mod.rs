@@ -22,10 +22,10 @@ mod sweep;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::cache;
 use crate::check::Model;
 use crate::run::Subject;
 use crate::world::World;
+use crate::{cache, clone, mirror};
 
 use recover::Recovered;
 use script::{Point, play};
@@ -81,7 +81,11 @@ pub struct Enumerable {
 }
 
 /// Everything that is enumerated.
-pub const SUBJECTS: [Enumerable; 1] = [Enumerable { name: "cache", make: cache::tiny, length: 3 }];
+pub const SUBJECTS: [Enumerable; 3] = [
+    Enumerable { name: "cache", make: cache::tiny, length: 3 },
+    Enumerable { name: "mirror", make: mirror::tiny, length: 2 },
+    Enumerable { name: "clone", make: clone::tiny, length: 2 },
+];
 
 /// What was tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -17,8 +17,6 @@ use crate::world::World;
 
 /// How often writes are let go that wait until somebody knows of a failed leg.
 const RELEASE_EVERY: Duration = Duration::from_millis(20);
-/// Longest time that bringing a healthy mirror up to date may take.
-const SYNC_MAX: Duration = Duration::from_mins(5);
 
 /// A mirror over the disks of a seed.
 pub(super) struct MirrorSubject(Rc<Swarm>);
@@ -62,6 +60,12 @@ impl Subject for MirrorSubject {
                     }
                 });
             }
+            if swarm.compare {
+                let report = mirror.scrub(false).await;
+                if report.differing > 0 {
+                    return Err(format!("regions that are in sync differ: {report:?}"));
+                }
+            }
             Ok(Rc::new(OpenedMirror { mirror, world, reactor, swarm }) as Rc<dyn Opened>)
         })
     }
@@ -86,16 +90,18 @@ enum Disturbance {
     ScrubAndRepair,
     Revive,
     Release,
+    Suspend,
     LookAt,
 }
 
 impl Disturbance {
     fn choose(number: u64) -> Self {
-        match number % 10 {
+        match number % 12 {
             0..3 => Self::Scrub,
             3 => Self::ScrubAndRepair,
             4..7 => Self::Revive,
             7 => Self::Release,
+            8..10 => Self::Suspend,
             _ => Self::LookAt,
         }
     }
@@ -103,7 +109,7 @@ impl Disturbance {
 
 /// # Panics
 /// When the mirror is not what it must be, with faults or without.
-async fn disturb(mirror: Rc<Mirror>, number: u64) -> Result<Disturbed, String> {
+async fn disturb(mirror: Rc<Mirror>, reactor: Reactor, number: u64) -> Result<Disturbed, String> {
     match Disturbance::choose(number) {
         doing @ (Disturbance::Scrub | Disturbance::ScrubAndRepair) => {
             let report = mirror.scrub(matches!(doing, Disturbance::ScrubAndRepair)).await;
@@ -111,6 +117,15 @@ async fn disturb(mirror: Rc<Mirror>, number: u64) -> Result<Disturbed, String> {
         }
         Disturbance::Revive => mirror.revive(),
         Disturbance::Release => mirror.release(),
+        Disturbance::Suspend => {
+            let status = mirror.suspend().await;
+            let sleep = reactor.sleep(Duration::from_micros(number >> 32 & 0xFFFF));
+            reactor.spawn(async move {
+                sleep.await;
+                mirror.resume();
+            });
+            return if status.is_ok() { Ok(Disturbed::Flushed) } else { Err(format!("suspend: {status:?}")) };
+        }
         Disturbance::LookAt => {
             let status = mirror.status();
             assert!(status.legs[status.source].full, "the source lacks something: {status:?}");
@@ -126,17 +141,17 @@ impl Opened for OpenedMirror {
     }
 
     fn disturb(&self, number: u64) -> Later<Disturbed> {
-        Box::pin(disturb(Rc::clone(&self.mirror), number))
+        Box::pin(disturb(Rc::clone(&self.mirror), self.reactor.clone(), number))
     }
 
     fn drain(&self) -> Later<()> {
         let (mirror, reactor, world) = (Rc::clone(&self.mirror), self.reactor.clone(), self.world.clone());
         let swarm = Rc::clone(&self.swarm);
         Box::pin(async move {
-            let end = reactor.now() + SYNC_MAX;
+            let end = reactor.now() + swarm.sync_max;
             while !mirror.is_in_sync() {
                 if reactor.now() > end {
-                    return Err(format!("not in sync after {SYNC_MAX:?}: {:?}", mirror.status()));
+                    return Err(format!("not in sync after {:?}: {:?}", swarm.sync_max, mirror.status()));
                 }
                 reactor.sleep(Duration::from_millis(5)).await;
             }

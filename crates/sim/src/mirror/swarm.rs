@@ -4,6 +4,8 @@
 //! A log in memory knows nothing after a crash, and everything is copied from the first leg: there, as
 //! with the kernel's, no failure of the first leg can be survived, so it fails at reads only.
 
+use std::time::Duration;
+
 use fastrand::Rng;
 use forebay_block::{Ability, Limits};
 use forebay_target::mirror::options::Features;
@@ -28,6 +30,10 @@ pub(super) struct Swarm {
     pub(super) disk_log: bool,
     pub(super) features: Features,
     pub(super) initial_zeroes: bool,
+    /// Legs are compared as soon as it is open, wherever they are to be equal.
+    pub(super) compare: bool,
+    /// Longest time that bringing a healthy mirror up to date may take.
+    pub(super) sync_max: Duration,
     pub(super) faults: bool,
     pub(super) load: Load,
     disks: Vec<DiskOptions>,
@@ -73,12 +79,55 @@ impl Swarm {
             disk_log,
             features: Features { handle_errors, keep_log, resync_rate },
             initial_zeroes: rng.u32(0..4) == 0,
+            compare: false,
+            sync_max: Duration::from_mins(5),
             faults,
             load: Load::draw(rng, sectors, block, grain),
             disks,
             yield_always: rng.bool(),
             early_effect: rng.bool(),
         }
+    }
+
+    /// A mirror of eight sectors, without faults, on disks that take the same time for all; the last leg has no flush
+    /// where not `flushes`.
+    pub(super) fn tiny(legs: usize, region: u64, features: Features, flushes: bool) -> Self {
+        let sectors = 8;
+        let disk = |name, sectors, flushes| DiskOptions {
+            name,
+            sectors,
+            limits: Limits {
+                memory_align: 512,
+                flush: if flushes { Ability::Native } else { Ability::No },
+                ..Limits::unlimited()
+            },
+            latency_ns: (10_000, 10_000),
+            tear_bytes: 512,
+            faults: FaultOptions::default(),
+        };
+        let mut disks: Vec<_> = (0..legs).map(|leg| disk(NAMES[leg], sectors as u64, flushes || leg + 1 < legs)).collect();
+        let log_bytes = forebay_target::mirror::log::format::log_bytes(sectors as u64 / region, 512);
+        disks.push(disk(NAMES[4], log_bytes / 512, true));
+        Self {
+            sectors,
+            region,
+            offsets: vec![0; legs],
+            disk_log: true,
+            features,
+            initial_zeroes: false,
+            compare: true,
+            sync_max: Duration::from_secs(10),
+            faults: false,
+            load: Load::draw(&mut Rng::with_seed(0), sectors, 1, 1),
+            disks,
+            yield_always: false,
+            early_effect: false,
+        }
+    }
+
+    /// Number of the log's disk.
+    pub(super) fn log(&self) -> usize {
+        self.offsets.len()
     }
 
     /// Number of the first leg's disk; the others follow.
