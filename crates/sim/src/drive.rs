@@ -14,9 +14,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use forebay_sim::only::How;
 use forebay_sim::run::Totals;
 
 use crate::job::Job;
+use crate::shrink;
 
 /// Seeds that one child process runs.
 const CHUNK: u64 = 50;
@@ -31,8 +33,8 @@ const PROGRESS: Duration = Duration::from_secs(10);
 pub fn run_here(job: &Job, seeds: Range<u64>) {
     for seed in seeds {
         say(&format!("B {seed}"));
-        let outcome = job.run_seed(seed, false);
-        let again = seed.is_multiple_of(TWICE).then(|| job.run_seed(seed, false).digest);
+        let outcome = job.run_seed(seed, &How::default());
+        let again = seed.is_multiple_of(TWICE).then(|| job.run_seed(seed, &How::default()).digest);
         let differs = again.is_some_and(|digest| digest != outcome.digest);
         let twice = differs.then(|| "two runs ended with different digests".to_owned());
         if let Some(reason) = outcome.failure.or(twice) {
@@ -103,6 +105,9 @@ impl Drive {
              {checks} sectors checked, {detected} damaged pages detected, {} failed, {seconds:.1} seconds",
             board.failed.len()
         );
+        if let Some(&first) = board.failed.iter().min() {
+            shrink::run(self.job, first);
+        }
         board.failed.is_empty()
     }
 

@@ -1,5 +1,6 @@
 //! What is put to the test, and how: the same for every seed of a run, and for every process of it.
 
+use forebay_sim::only::How;
 use forebay_sim::run::Outcome;
 use forebay_sim::{cache, clone, copy, mirror, snapshot, zram};
 
@@ -62,15 +63,15 @@ impl Job {
         words
     }
 
-    /// Runs one seed in this thread; `trace` prints every event.
-    pub fn run_seed(&self, seed: u64, trace: bool) -> Outcome {
+    /// Runs one seed in this thread.
+    pub fn run_seed(&self, seed: u64, how: &How) -> Outcome {
         match self.subject {
-            Subject::Cache => cache::run_seed(seed, self.requests, trace),
-            Subject::Snapshot => snapshot::run_seed(seed, self.requests, trace),
-            Subject::Mirror => mirror::run_seed(seed, self.requests, trace),
-            Subject::Clone => clone::run_seed(seed, self.requests, trace),
-            Subject::Zram => zram::run_seed(seed, self.requests, trace),
-            Subject::Copy => copy::run_seed(seed, self.requests, trace),
+            Subject::Cache => cache::run_seed(seed, self.requests, how),
+            Subject::Snapshot => snapshot::run_seed(seed, self.requests, how),
+            Subject::Mirror => mirror::run_seed(seed, self.requests, how),
+            Subject::Clone => clone::run_seed(seed, self.requests, how),
+            Subject::Zram => zram::run_seed(seed, self.requests, how),
+            Subject::Copy => copy::run_seed(seed, self.requests, how),
         }
     }
 }

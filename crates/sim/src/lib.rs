@@ -17,6 +17,7 @@ pub mod copy;
 mod draw;
 pub mod enumerate;
 pub mod mirror;
+pub mod only;
 pub mod run;
 pub mod snapshot;
 pub mod world;

@@ -3,6 +3,7 @@
 //! ```text
 //!   forebay-sim [SUBJECT] --seeds A..B [--jobs N] [--requests R]    child processes run chunks of seeds
 //!   forebay-sim [SUBJECT] --seed N [--verbose] [--requests R]       one seed, here, with every event
+//!   forebay-sim [SUBJECT] --seed N --shrink                         few operations of it that fail as well
 //!   forebay-sim enumerate [--length L]                                 every crash of every short script
 //!   forebay-sim hunt [BUG…] [--jobs N]                                 how many seeds it takes to find planted bugs
 //! ```
@@ -13,25 +14,29 @@
 mod drive;
 mod hunt;
 mod job;
+mod shrink;
 
 use std::ops::Range;
 use std::process::ExitCode;
 
 use forebay_block::replant;
 use forebay_sim::enumerate::{self, Enumerable, SUBJECTS};
+use forebay_sim::only::How;
 
 use drive::{Drive, run_here};
 use job::{Job, REQUESTS, Subject};
 
 const USAGE: &str = "\
 usage: forebay-sim [SUBJECT] --seeds A..B [--jobs N] [--requests R]
-       forebay-sim [SUBJECT] --seed N [--verbose] [--requests R]
+       forebay-sim [SUBJECT] --seed N [--verbose] [--requests R] [--shrink | --only PART]
        forebay-sim enumerate [--length L]
        forebay-sim hunt [BUG...] [--jobs N]
   cache, clone, copy, mirror, snapshot, zram   what is put to the test (default cache)
   --seeds A..B   run seeds A to B - 1, in N processes (default 2)
   --seed N       run one seed; --verbose prints every event
   --requests R   requests of each seed (default 1000)
+  --shrink       make the seed, which fails, as small as it gets; a range shrinks the first that fails
+  --only PART    a part of the seed only, as --shrink tells it
   --replant BUG  plant a known bug, M1 to M16, in a build with --features replant
   enumerate      every crash of every script of up to L operations (default 3 or 2) on tiny targets
   hunt           how many of 1,000 seeds find each bug that can be planted";
@@ -42,7 +47,8 @@ struct Asked {
     seeds: Range<u64>,
     single: bool,
     jobs: usize,
-    verbose: bool,
+    how: How,
+    shrink: bool,
     child: bool,
 }
 
@@ -67,12 +73,15 @@ fn run(asked: Asked) -> Result<bool, String> {
     if let Some(bug) = &asked.job.bug {
         replant::plant(bug)?;
     }
-    if asked.child {
+    if asked.shrink && asked.single {
+        return Ok(!shrink::run(asked.job, asked.seeds.start));
+    }
+    if asked.child && !asked.single {
         run_here(&asked.job, asked.seeds);
         return Ok(true);
     }
     if asked.single {
-        return Ok(single(&asked.job, asked.seeds.start, asked.verbose));
+        return Ok(single(&asked));
     }
     Ok(Drive::new(asked.job, asked.seeds, asked.jobs).run())
 }
@@ -125,7 +134,7 @@ fn enumerate_one(subject: &Enumerable, length: u32) -> u64 {
 
 fn parse(words: &[String]) -> Result<Asked, String> {
     let job = Job { subject: Subject::Cache, requests: REQUESTS, bug: None };
-    let mut asked = Asked { job, seeds: 0..0, single: false, jobs: 2, verbose: false, child: false };
+    let mut asked = Asked { job, seeds: 0..0, single: false, jobs: 2, how: How::default(), shrink: false, child: false };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
@@ -138,7 +147,9 @@ fn parse(words: &[String]) -> Result<Asked, String> {
             "--jobs" => asked.jobs = processes(value()?)?,
             "--requests" => asked.job.requests = number(value()?)?.max(1),
             "--replant" => asked.job.bug = Some(value()?.clone()),
-            "--verbose" => asked.verbose = true,
+            "--verbose" => asked.how.trace = true,
+            "--only" => asked.how.only = Some(value()?.parse()?),
+            "--shrink" => asked.shrink = true,
             "--child" => asked.child = true,
             other => asked.job.subject = Subject::find(other).ok_or_else(|| format!("\"{other}\" is not known"))?,
         }
@@ -160,8 +171,13 @@ fn range(word: &str) -> Result<Range<u64>, String> {
 }
 
 /// Runs one seed in this process.
-fn single(job: &Job, seed: u64, verbose: bool) -> bool {
-    let outcome = job.run_seed(seed, verbose);
+fn single(asked: &Asked) -> bool {
+    let seed = asked.seeds.start;
+    let outcome = asked.job.run_seed(seed, &asked.how);
+    if asked.child {
+        let drawn: Vec<String> = outcome.drawn.iter().map(u32::to_string).collect();
+        println!("drawn {}", drawn.join(" "));
+    }
     println!("seed {seed}: {:?}, digest {}", outcome.totals, outcome.digest);
     match outcome.failure {
         None => true,

@@ -20,10 +20,15 @@ fn run(subject: &str, seed: u64, bug: &[&str]) -> Output {
     simulate(&[&[subject, "--seed", &seed], bug].concat())
 }
 
-/// Finds `bug`, which `seed` found when this was written.
-fn found(bug: &str, subject: &str, seed: u64) {
+/// The seed that finds `bug`: `seed`, which did when this was written, or one behind it.
+fn finder(bug: &str, subject: &str, seed: u64) -> u64 {
     let finds = |seed: &u64| !run(subject, *seed, &["--replant", bug]).status.success();
-    let finder = (seed..seed + SEEDS).find(finds).unwrap_or_else(|| panic!("{bug} escaped from {SEEDS} seeds"));
+    (seed..seed + SEEDS).find(finds).unwrap_or_else(|| panic!("{bug} escaped from {SEEDS} seeds"))
+}
+
+/// Finds `bug`; without it the same seed passes.
+fn found(bug: &str, subject: &str, seed: u64) {
+    let finder = finder(bug, subject, seed);
     let sound = run(subject, finder, &[]);
     assert!(sound.status.success(), "seed {finder} fails without {bug}: {}", String::from_utf8_lossy(&sound.stdout));
 }
@@ -52,6 +57,20 @@ bugs! {
     a_forgotten_flush_error_is_found: "M14" in "cache" by 321;
     a_short_transfer_taken_as_a_full_one_is_found: "M15" in "cache" by 1;
     metadata_committed_before_copied_data_is_found: "M16" in "clone" by 0;
+}
+
+#[test]
+fn a_failing_seed_shrinks_to_at_most_twenty_operations_that_fail_as_well() {
+    for (bug, subject, seed) in [("M1", "cache", 0), ("M6", "snapshot", 0), ("M8", "zram", 0), ("M16", "clone", 0)] {
+        let seed = finder(bug, subject, seed);
+        let shrunk = run(subject, seed, &["--replant", bug, "--shrink"]);
+        let text = String::from_utf8_lossy(&shrunk.stdout);
+        let left = text.lines().next().and_then(|line| line.split_once(" are ")?.1.split(' ').next()?.parse::<u32>().ok());
+        assert!(left.is_some_and(|left| left <= 20), "{bug}: {text}");
+        let replay = text.lines().find_map(|line| line.trim().strip_prefix("replay: cargo xtask sim "));
+        let words: Vec<&str> = replay.unwrap_or_default().split(' ').map(|word| word.trim_matches('\'')).collect();
+        assert_eq!(simulate(&words).status.code(), Some(1), "{bug}: {words:?}");
+    }
 }
 
 /// Who looks for these in other binaries would find them.

@@ -5,16 +5,18 @@ mod swarm;
 
 use crate::check::{Model, stamp};
 use crate::enumerate::{OPERATIONS, SEED, Tiny};
+use crate::only::How;
 use crate::run::{Outcome, run};
 
 use subject::CacheSubject;
 use swarm::{ORIGIN, Swarm};
 
-/// Runs one seed of the write cache with so many requests; `trace` prints every event.
+/// Runs one seed of the write cache with so many requests.
 #[must_use]
-pub fn run_seed(seed: u64, requests: u64, trace: bool) -> Outcome {
+pub fn run_seed(seed: u64, requests: u64, how: &How) -> Outcome {
     let swarm = Swarm::draw(seed);
-    let world = swarm.world(seed, trace);
+    let world = swarm.world(seed, how.trace);
+    world.select(how.only.clone());
     world.note(&[], || format!("{swarm:#?}"));
     if !swarm.initial_zeroes {
         world.preset(ORIGIN, |bytes| stamp(bytes, seed, 0, 0));

@@ -18,16 +18,18 @@ mod swarm;
 
 use crate::check::{Model, stamp};
 use crate::enumerate::{OPERATIONS, Operation, SEED, Tiny};
+use crate::only::How;
 use crate::run::{Ask, Outcome, run};
 
 use subject::CloneSubject;
 use swarm::{DESTINATION, SOURCE, Swarm};
 
-/// Runs one seed of a clone with so many requests; `trace` prints every event.
+/// Runs one seed of a clone with so many requests.
 #[must_use]
-pub fn run_seed(seed: u64, requests: u64, trace: bool) -> Outcome {
+pub fn run_seed(seed: u64, requests: u64, how: &How) -> Outcome {
     let swarm = Swarm::draw(seed);
-    let world = swarm.world(seed, trace);
+    let world = swarm.world(seed, how.trace);
+    world.select(how.only.clone());
     world.note(&[], || format!("{swarm:#?}"));
     world.preset(SOURCE, |bytes| {
         stamp(bytes, seed, 0, 0);
@@ -78,14 +80,15 @@ pub fn tiny(variant: usize) -> Option<Tiny> {
 #[cfg(test)]
 mod tests {
     use super::run_seed;
+    use crate::only::How;
 
     #[test]
     fn seeds_pass_and_repeat_themselves() {
         for seed in 0..20 {
-            let outcome = run_seed(seed, 300, false);
+            let outcome = run_seed(seed, 300, &How::default());
             assert_eq!(outcome.failure, None, "seed {seed}");
             if seed % 10 == 0 {
-                assert_eq!(outcome.digest, run_seed(seed, 300, false).digest, "seed {seed}");
+                assert_eq!(outcome.digest, run_seed(seed, 300, &How::default()).digest, "seed {seed}");
             }
         }
     }

@@ -22,6 +22,7 @@ use forebay_reactor::{BufferPool, Reactor};
 use forebay_target::copy::{Engine, Found, JOURNAL_BYTES, Journal, Leg, Settled, Watch, Zeroes};
 
 use self::swarm::{JOURNAL, SOURCE, Swarm};
+use crate::only::How;
 use crate::run::{Outcome, Totals};
 use crate::world::{Cut, Moment, World};
 
@@ -30,11 +31,12 @@ const CRASHES: u64 = 16;
 /// Lives after which a seed is over whatever the faults let through.
 const LIVES_MAX: u64 = 200;
 
-/// Runs one seed of a resumable copy with so many slices; `trace` prints every event.
+/// Runs one seed of a resumable copy with so many slices.
 #[must_use]
-pub fn run_seed(seed: u64, requests: u64, trace: bool) -> Outcome {
+pub fn run_seed(seed: u64, requests: u64, how: &How) -> Outcome {
     let swarm = Swarm::draw(seed, requests);
-    let world = swarm.world(seed, trace);
+    let world = swarm.world(seed, how.trace);
+    world.select(how.only.clone());
     world.note(&[], || format!("{swarm:#?}"));
     let rng = Rng::with_seed(seed ^ 0xC0_9E);
     let mut seed = Seed { swarm, world, rng, copy: 0, fresh: true, zero: true, slices: 0, checks: 0 };
@@ -49,7 +51,7 @@ pub fn run_seed(seed: u64, requests: u64, trace: bool) -> Outcome {
         checks: seed.checks,
         detected: 0,
     };
-    Outcome { totals, digest: seed.world.digest(), failure }
+    Outcome { totals, digest: seed.world.digest(), failure, drawn: seed.world.drawn() }
 }
 
 struct Seed {
@@ -78,7 +80,10 @@ impl Seed {
     fn live(&mut self) -> Result<(), String> {
         self.next_copy();
         for _ in 0..LIVES_MAX {
-            let last = self.world.counts().cuts >= CRASHES;
+            let last = self.world.counts().cuts >= CRASHES || self.world.is_over();
+            if !last && !self.world.begin_life() {
+                continue;
+            }
             if last {
                 self.world.heal();
             }
@@ -221,16 +226,17 @@ impl Seed {
 #[cfg(test)]
 mod tests {
     use super::run_seed;
+    use crate::only::How;
 
     #[test]
     fn seeds_pass_and_repeat_themselves() {
         let mut crashes = 0;
         for seed in 0..20 {
-            let outcome = run_seed(seed, 300, false);
+            let outcome = run_seed(seed, 300, &How::default());
             assert_eq!(outcome.failure, None, "seed {seed}");
             crashes += outcome.totals.crashes;
             if seed % 10 == 0 {
-                assert_eq!(outcome.digest, run_seed(seed, 300, false).digest, "seed {seed}");
+                assert_eq!(outcome.digest, run_seed(seed, 300, &How::default()).digest, "seed {seed}");
             }
         }
         assert!(crashes >= 20 * super::CRASHES, "{crashes}");

@@ -12,16 +12,18 @@ use forebay_target::mirror::options::Features;
 
 use crate::check::{Model, stamp};
 use crate::enumerate::{OPERATIONS, SEED, Tiny};
+use crate::only::How;
 use crate::run::{Outcome, run};
 
 use subject::MirrorSubject;
 use swarm::Swarm;
 
-/// Runs one seed of the mirror with so many requests; `trace` prints every event.
+/// Runs one seed of the mirror with so many requests.
 #[must_use]
-pub fn run_seed(seed: u64, requests: u64, trace: bool) -> Outcome {
+pub fn run_seed(seed: u64, requests: u64, how: &How) -> Outcome {
     let swarm = Swarm::draw(seed);
-    let world = swarm.world(seed, trace);
+    let world = swarm.world(seed, how.trace);
+    world.select(how.only.clone());
     world.note(&[], || format!("{swarm:#?}"));
     if !swarm.initial_zeroes {
         world.preset(swarm.first_leg(), |bytes| stamp(bytes, seed, 0, 0));

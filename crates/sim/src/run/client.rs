@@ -43,6 +43,11 @@ impl Ledger {
         self.failure.borrow().is_some()
     }
 
+    /// Counts a request that is not sent.
+    pub(crate) fn pass_over(&self) {
+        self.requests.set(self.requests.get() + 1);
+    }
+
     pub(crate) fn count_checks(&self, sectors: usize) {
         self.checks.set(self.checks.get() + sectors as u64);
     }

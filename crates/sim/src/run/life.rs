@@ -99,19 +99,25 @@ pub fn run(seed: u64, world: World, subject: &dyn Subject, load: Load, model: Mo
         },
         digest: run.world.digest(),
         failure: run.ledger.failure.take(),
+        drawn: run.world.drawn(),
     }
 }
 
 impl Run<'_> {
     fn lives(&mut self) {
         let mut lives = 0;
-        while self.ledger.requests.get() < self.requests && !self.ledger.failed() {
+        while self.ledger.requests.get() < self.requests && !self.ledger.failed() && !self.world.is_over() {
             lives += 1;
             if lives > LIVES_MAX {
                 return self.ledger.fail(format!("{LIVES_MAX} lives were not enough for {} requests", self.requests));
             }
             let plan = self.plan();
-            self.live(plan);
+            if self.world.begin_life() {
+                self.live(plan);
+            } else {
+                // As its life would.
+                let _ = self.rng.fork();
+            }
         }
         let last = Plan { faults_in_recovery: false, faults: false, last: true, leave: true, cut: Cut::Power, ..self.plan() };
         for _ in 0..2 {
@@ -130,7 +136,7 @@ impl Run<'_> {
             faults: self.faults && rng.u32(0..4) > 0,
             faults_in_recovery: self.faults && rng.u32(0..4) == 0,
             requests,
-            moment: draw_moment(rng),
+            moment: Moment::draw(rng),
             cut: if power { Cut::Power } else { Cut::Kill },
             cut_in_recovery: rng.u32(0..5) == 0,
             scene: [Scene::Load, Scene::Disturbance, Scene::Silence][rng.usize(0..3)],
@@ -197,15 +203,6 @@ impl Run<'_> {
             None => self.ledger.fail("the reactor gave up without a reason".to_owned()),
         }
     }
-}
-
-/// Any step, near ones more often, or a flush.
-fn draw_moment(rng: &mut Rng) -> Moment {
-    if rng.u32(0..3) == 0 {
-        return Moment::Flush(rng.u64(0..8));
-    }
-    let within = 1 << rng.u64(0..8);
-    Moment::Step(rng.u64(0..=within))
 }
 
 /// One life: what its root future needs.
@@ -329,7 +326,9 @@ impl Life {
             }
             self.maybe_pause().await;
             if self.rng.u32(0..1000) < self.load.disturb_per_mille {
-                self.disturb(opened).await;
+                if self.world.takes() {
+                    self.disturb(opened).await;
+                }
                 continue;
             }
             if self.client.in_flight() >= self.load.depth {
@@ -339,7 +338,11 @@ impl Life {
             let ask = self.load.ask(&mut self.rng);
             let sectors = self.load.sectors(&mut self.rng, last);
             last = sectors.end;
-            self.client.send(opened.target(), ask, sectors);
+            if self.world.takes() {
+                self.client.send(opened.target(), ask, sectors);
+            } else {
+                self.ledger.pass_over();
+            }
         }
         if !self.ledger.failed() {
             self.client.idle().await;

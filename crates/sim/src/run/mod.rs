@@ -113,6 +113,8 @@ pub struct Outcome {
     pub digest: Digest,
     /// What went wrong, if anything did.
     pub failure: Option<String>,
+    /// Operations drawn in each life.
+    pub drawn: Vec<u32>,
 }
 
 #[cfg(test)]

@@ -20,16 +20,18 @@ mod life;
 mod run;
 mod swarm;
 
+use crate::only::How;
 use crate::run::Outcome;
 
 use self::run::Run;
 use self::swarm::Swarm;
 
-/// Runs one seed of snapshots with so many requests; `trace` prints every event.
+/// Runs one seed of snapshots with so many requests.
 #[must_use]
-pub fn run_seed(seed: u64, requests: u64, trace: bool) -> Outcome {
+pub fn run_seed(seed: u64, requests: u64, how: &How) -> Outcome {
     let swarm = Swarm::draw(seed);
-    let world = swarm.world(seed, trace);
+    let world = swarm.world(seed, how.trace);
+    world.select(how.only.clone());
     world.note(&[], || format!("{swarm:#?}"));
     Run::new(seed, swarm, world, requests).all_lives()
 }
@@ -37,14 +39,15 @@ pub fn run_seed(seed: u64, requests: u64, trace: bool) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::run_seed;
+    use crate::only::How;
 
     #[test]
     fn seeds_pass_and_repeat_themselves() {
         for seed in 0..40 {
-            let outcome = run_seed(seed, 300, false);
+            let outcome = run_seed(seed, 300, &How::default());
             assert_eq!(outcome.failure, None, "seed {seed}");
             if seed % 10 == 0 {
-                assert_eq!(outcome.digest, run_seed(seed, 300, false).digest, "seed {seed}");
+                assert_eq!(outcome.digest, run_seed(seed, 300, &How::default()).digest, "seed {seed}");
             }
         }
     }

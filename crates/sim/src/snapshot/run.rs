@@ -121,13 +121,18 @@ impl Run {
     /// Runs everything.
     pub(super) fn all_lives(mut self) -> Outcome {
         let mut lives = 0;
-        while self.book.requests() < self.requests && !self.book.failed() {
+        while self.book.requests() < self.requests && !self.book.failed() && !self.world.is_over() {
             lives += 1;
             if lives > LIVES_MAX {
                 self.book.fail(format!("{LIVES_MAX} lives were not enough for {} requests", self.requests));
             }
             let plan = self.plan();
-            self.live(plan);
+            if self.world.begin_life() {
+                self.live(plan);
+            } else {
+                // As its life would.
+                let _ = self.rng.fork();
+            }
         }
         for _ in 0..2 {
             if !self.book.failed() {
@@ -150,6 +155,7 @@ impl Run {
             },
             digest: self.world.digest(),
             failure,
+            drawn: self.world.drawn(),
         }
     }
 

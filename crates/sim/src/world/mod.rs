@@ -36,6 +36,8 @@ use clock::Clock;
 use disk::Disk;
 use flight::Flight;
 
+use crate::only::{Only, Selection};
+
 pub use digest::Digest;
 pub use disk::DiskOptions;
 pub use fault::FaultOptions;
@@ -65,6 +67,17 @@ pub enum Moment {
     /// When the flush is submitted that follows after so many others: the moment at which most is
     /// done that nothing has made durable.
     Flush(u64),
+}
+
+impl Moment {
+    /// Any step, near ones more often, or a flush.
+    pub(crate) fn draw(rng: &mut Rng) -> Self {
+        if rng.u32(0..3) == 0 {
+            return Self::Flush(rng.u64(0..8));
+        }
+        let within = 1 << rng.u64(0..8);
+        Self::Step(rng.u64(0..=within))
+    }
 }
 
 /// Why a reactor was stopped.
@@ -108,6 +121,9 @@ pub struct WorldOptions {
 
 pub(crate) struct State {
     rng: Rng,
+    seed: u64,
+    selection: Selection,
+    salt: u64,
     clock: Clock,
     disks: Vec<Disk>,
     routes: Vec<usize>,
@@ -140,6 +156,9 @@ impl World {
     pub fn new(options: WorldOptions) -> Self {
         Self(Rc::new(RefCell::new(State {
             rng: Rng::with_seed(options.seed),
+            seed: options.seed,
+            selection: Selection::default(),
+            salt: 0,
             clock: Clock::default(),
             disks: options.disks.into_iter().map(Disk::new).collect(),
             routes: Vec::new(),
@@ -190,7 +209,39 @@ impl World {
 
     /// Ends the life at the given moment, counted from now; the step concerned still happens.
     pub fn cut_at(&self, cut: Cut, moment: Moment) {
-        self.0.borrow_mut().cut = Some((cut, moment));
+        let mut state = self.0.borrow_mut();
+        let moment = if state.salt == 0 { moment } else { Moment::draw(&mut state.rng) };
+        state.cut = Some((cut, moment));
+    }
+
+    /// Carries out a part of the seed only, if that is asked for.
+    pub(crate) fn select(&self, only: Option<Only>) {
+        let mut state = self.0.borrow_mut();
+        state.salt = only.as_ref().map_or(0, |only| only.salt);
+        if state.salt != 0 {
+            state.rng = Rng::with_seed(state.seed.rotate_left(32) ^ state.salt);
+        }
+        state.selection = Selection::new(only);
+    }
+
+    /// Counts a life; whether it is lived.
+    pub(crate) fn begin_life(&self) -> bool {
+        self.0.borrow_mut().selection.begin_life()
+    }
+
+    /// Counts an operation of this life; whether it is carried out.
+    pub(crate) fn takes(&self) -> bool {
+        self.0.borrow_mut().selection.takes()
+    }
+
+    /// Whether no further life is to be lived but the last ones.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.borrow().selection.is_over()
+    }
+
+    /// Operations drawn in each life.
+    pub(crate) fn drawn(&self) -> Vec<u32> {
+        self.0.borrow().selection.drawn().to_vec()
     }
 
     /// Ends the life as soon as its reactor has nothing more to do at once.

@@ -107,7 +107,10 @@ impl Life {
                 self.reactor.sleep(time).await;
             }
             if self.rng.u32(0..1000) < self.swarm.commands_per_mille {
-                self.command(zram).await;
+                let command = Command::draw(&mut self.rng, self.swarm.sectors as u64 / 8);
+                if self.world.takes() {
+                    self.command(zram, command).await;
+                }
                 continue;
             }
             if self.client.in_flight() >= self.swarm.load.depth {
@@ -117,12 +120,15 @@ impl Life {
             let ask = self.swarm.load.ask(&mut self.rng);
             let sectors = self.swarm.load.sectors(&mut self.rng, last);
             last = sectors.end;
-            self.client.send(&**zram, ask, sectors);
+            if self.world.takes() {
+                self.client.send(&**zram, ask, sectors);
+            } else {
+                self.ledger.pass_over();
+            }
         }
     }
 
-    async fn command(&mut self, zram: &Rc<Zram>) {
-        let command = Command::draw(&mut self.rng, self.swarm.sectors as u64 / 8);
+    async fn command(&mut self, zram: &Rc<Zram>, command: Command) {
         self.world.note(&[11], || format!("command: {command:?}"));
         let faults = self.swarm.faults;
         let done = match command {

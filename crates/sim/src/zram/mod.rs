@@ -29,13 +29,15 @@ use forebay_reactor::BufferPool;
 use self::life::Life;
 use self::swarm::Swarm;
 use crate::check::Model;
+use crate::only::How;
 use crate::run::{Client, Ledger, Outcome, Totals};
 
-/// Runs one seed of the compressed RAM disk with so many requests; `trace` prints every event.
+/// Runs one seed of the compressed RAM disk with so many requests.
 #[must_use]
-pub fn run_seed(seed: u64, requests: u64, trace: bool) -> Outcome {
+pub fn run_seed(seed: u64, requests: u64, how: &How) -> Outcome {
     let swarm = Swarm::draw(seed);
-    let world = swarm.world(seed, trace);
+    let world = swarm.world(seed, how.trace);
+    world.select(how.only.clone());
     world.note(&[], || format!("{swarm:#?}"));
     let ledger = Rc::new(Ledger {
         seed,
@@ -46,6 +48,8 @@ pub fn run_seed(seed: u64, requests: u64, trace: bool) -> Outcome {
     });
     let pool = BufferPool::default();
     let reactor = world.restart();
+    // The one life there is.
+    world.begin_life();
     let client = Client::new(&world, &ledger, &pool);
     let life = Life::new(swarm, world.clone(), reactor.clone(), Rc::clone(&ledger), Rc::clone(&client), pool, requests);
     let detected = life.detected();
@@ -68,20 +72,21 @@ pub fn run_seed(seed: u64, requests: u64, trace: bool) -> Outcome {
         checks,
         detected: detected.get(),
     };
-    Outcome { totals, digest: world.digest(), failure: ledger.failure.take() }
+    Outcome { totals, digest: world.digest(), failure: ledger.failure.take(), drawn: world.drawn() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::run_seed;
+    use crate::only::How;
 
     #[test]
     fn seeds_pass_and_repeat_themselves() {
         for seed in 0..40 {
-            let outcome = run_seed(seed, 300, false);
+            let outcome = run_seed(seed, 300, &How::default());
             assert_eq!(outcome.failure, None, "seed {seed}");
             if seed % 10 == 0 {
-                assert_eq!(outcome.digest, run_seed(seed, 300, false).digest, "seed {seed}");
+                assert_eq!(outcome.digest, run_seed(seed, 300, &How::default()).digest, "seed {seed}");
             }
         }
     }

@@ -1,0 +1,207 @@
+//! Makes a failing seed small: few lives, few operations, still failing.
+//!
+//! ```text
+//!   fewer requests? ─▶ fewer lives ─▶ fewer operations ─▶ fewer lives again ─▶ what is left, and its events
+//!                      each time: leave a part out ─ fails? ─ yes ─▶ it stays out
+//!                                                     └─ no ─▶ with other times and cuts? ─▶ a smaller part
+//! ```
+//!
+//! Every attempt is a process of its own, so that panics and aborts are failures like any other.
+//!
+//! Units: real time.
+
+use std::collections::BTreeSet;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use forebay_sim::only::Only;
+
+use crate::job::{Job, REQUESTS};
+
+/// Longest time for all attempts.
+const TIME_MAX: Duration = Duration::from_mins(1);
+/// Requests that a seed is tried with before the ones that were asked for.
+const FEWER: [u64; 6] = [10, 20, 50, 100, 200, 500];
+/// Other times and cuts that are tried for an attempt that does not fail.
+const SALTS: u64 = 4;
+/// Operations that are few enough.
+const ENOUGH: usize = 20;
+
+/// A failing seed that gets smaller.
+struct Shrinking {
+    job: Job,
+    seed: u64,
+    only: Only,
+    began: Instant,
+    attempts: u32,
+}
+
+/// Shrinks a failing seed and tells what is left; whether it failed at all.
+pub fn run(job: Job, seed: u64) -> bool {
+    let Some(mut shrinking) = Shrinking::begin(job, seed) else {
+        println!("seed {seed} does not fail");
+        return false;
+    };
+    let (lives, operations) = (shrinking.only.lives.len(), shrinking.only.operations());
+    shrinking.leave_out_lives();
+    shrinking.leave_out_operations();
+    shrinking.leave_out_lives();
+    let only = &shrinking.only;
+    println!(
+        "seed {seed}, after {} attempts: {operations} operations in {lives} lives are {} in {} now",
+        shrinking.attempts,
+        only.operations(),
+        only.lives.len()
+    );
+    println!("  replay: cargo xtask sim {} --seed {seed} --only '{only}' --verbose", shrinking.job.words().join(" "));
+    shrinking.tell();
+    true
+}
+
+impl Shrinking {
+    /// Finds the fewest requests with which the seed fails, and everything that is drawn then.
+    #[expect(clippy::disallowed_methods, reason = "how long attempts take is measured on the real clock")]
+    fn begin(job: Job, seed: u64) -> Option<Self> {
+        let began = Instant::now();
+        let asked = job.requests;
+        let mut shrinking = Self { job, seed, only: Only::default(), began, attempts: 0 };
+        for requests in FEWER.into_iter().filter(|&fewer| fewer < asked.min(REQUESTS)).chain([asked]) {
+            shrinking.job.requests = requests;
+            let output = shrinking.attempt(None, false);
+            if fails(&output) {
+                shrinking.only = drawn(&output);
+                return Some(shrinking);
+            }
+        }
+        None
+    }
+
+    /// Runs a part of the seed, or all of it.
+    fn attempt(&mut self, only: Option<&Only>, verbose: bool) -> Output {
+        self.attempts += 1;
+        let program = std::env::current_exe().expect("a running program has a path");
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=1", "20"]).arg(program).args(self.job.words()).args([
+            "--child",
+            "--seed",
+            &self.seed.to_string(),
+        ]);
+        if let Some(only) = only {
+            command.args(["--only", &only.to_string()]);
+        }
+        if verbose {
+            command.arg("--verbose");
+        }
+        command.stdin(Stdio::null()).output().expect("processes can be started, as this one was")
+    }
+
+    /// Whether `only` fails as well, at once or with another salt; takes it then.
+    fn accept(&mut self, only: &Only) -> bool {
+        for salt in [only.salt].into_iter().chain(0..SALTS) {
+            if self.began.elapsed() > TIME_MAX {
+                return false;
+            }
+            let only = Only { salt, ..only.clone() };
+            if fails(&self.attempt(Some(&only), false)) {
+                self.only = only;
+                return true;
+            }
+        }
+        false
+    }
+
+    fn leave_out_lives(&mut self) {
+        let all: Vec<u32> = self.only.lives.keys().copied().collect();
+        leave_out(all, &mut |left| {
+            let mut only = self.only.clone();
+            only.lives.retain(|life, _| left.contains(life));
+            self.accept(&only)
+        });
+    }
+
+    fn leave_out_operations(&mut self) {
+        let lives = self.only.lives.iter();
+        let all: Vec<(u32, u32)> = lives.flat_map(|(&life, all)| all.iter().map(move |&operation| (life, operation))).collect();
+        leave_out(all, &mut |left| {
+            let mut only = self.only.clone();
+            for (life, operations) in &mut only.lives {
+                *operations = left.iter().filter(|(of, _)| of == life).map(|(_, operation)| *operation).collect();
+            }
+            self.accept(&only)
+        });
+    }
+
+    /// Prints what happens in what is left.
+    fn tell(&mut self) {
+        let only = self.only.clone();
+        let output = self.attempt(Some(&only), true);
+        let text = String::from_utf8_lossy(&output.stdout);
+        let told =
+            ["---- a life begins", "client: v", "disturbed", "command:", "====", "FAILED", "snapshot in place", "is merged"];
+        let few = only.operations() <= ENOUGH;
+        for line in text.lines().filter(|line| few && told.iter().any(|word| line.contains(word))) {
+            println!("{line}");
+        }
+        for line in String::from_utf8_lossy(&output.stderr).lines().take(3) {
+            println!("{line}");
+        }
+    }
+}
+
+/// Whether a run was a failure: wrong words are none.
+fn fails(output: &Output) -> bool {
+    !output.status.success() && output.status.code() != Some(2)
+}
+
+/// What a run says that was drawn; where it was cut short, what could have been.
+fn drawn(output: &Output) -> Only {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find_map(|line| line.strip_prefix("drawn "));
+    let counts: Vec<u32> = match line {
+        Some(line) => line.split(' ').filter_map(|count| count.parse().ok()).collect(),
+        None => vec![200; 40],
+    };
+    let lives = (0..).zip(counts).map(|(life, count)| (life, (0..count).collect::<BTreeSet<u32>>()));
+    Only { lives: lives.collect(), salt: 0 }
+}
+
+/// Leaves parts of `all` out, large ones first, as long as `accepts` what is left.
+fn leave_out<T: Copy>(mut all: Vec<T>, accepts: &mut impl FnMut(&[T]) -> bool) -> Vec<T> {
+    let mut part = all.len().div_ceil(2);
+    while !all.is_empty() && part > 0 {
+        let (mut at, mut changed) = (0, false);
+        while at < all.len() {
+            let end = (at + part).min(all.len());
+            let left: Vec<T> = all[..at].iter().chain(&all[end..]).copied().collect();
+            if accepts(&left) {
+                (all, changed) = (left, true);
+            } else {
+                at = end;
+            }
+        }
+        if part == 1 && !changed {
+            break;
+        }
+        part = if part == 1 { 1 } else { part.div_ceil(2) };
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_must_stay_stays_and_everything_else_goes() {
+        let needed = [3, 41, 42, 97];
+        let mut attempts = 0;
+        let left = leave_out((0..100).collect(), &mut |left: &[i32]| {
+            attempts += 1;
+            needed.iter().all(|needed| left.contains(needed))
+        });
+        assert_eq!(left, needed);
+        assert!(attempts < 120, "{attempts}");
+        assert!(leave_out((0..9).collect(), &mut |_: &[i32]| true).is_empty());
+        assert_eq!(leave_out(vec![1], &mut |_: &[i32]| false), [1]);
+    }
+}
