@@ -263,3 +263,54 @@ fn allocated_destinations_have_no_holes_whatever_the_file_system_and_the_words()
     assert!(blocks(&scratch.file("streamed")) >= 4 * MIB);
     assert_eq!(copy(&[&source, "null:", "--allocated"]).code, 0);
 }
+
+#[test]
+fn a_copy_that_keeps_going_brings_its_last_bytes_wherever_there_is_room() {
+    let scratch = Scratch::new();
+    let source = scratch.write("source", &data((6 << 20) + 77));
+    let mount = Mount::new(&scratch, "mkfs.ext4 -q", 4 * MIB);
+    let (small, large) = (mount.file("to"), scratch.file("to"));
+    let ended = copy(&[&source, &small, &large, "--keep-going", "--request-size", "64K"]);
+    assert!(ended.code == 1 && ended.stderr.contains("no space left"), "{}", ended.stderr);
+    assert!(same(&source, &large), "the others get everything");
+    // Where it ends with the first error, nothing claims to be whole.
+    let ended = copy(&[&source, &small, &large, "--request-size", "64K"]);
+    assert!(ended.code == 1 && ended.stderr.contains("the copy ends here"), "{}", ended.stderr);
+}
+
+/// Copies while `path` is locked, changes its size to `bytes` meanwhile, and lets go of it. A machine that is so slow that
+/// the copy gives up gets another chance.
+fn resized_meanwhile(words: &[&str], path: &str, before: u64, bytes: u64) -> Ended {
+    for _ in 0..8 {
+        let file = File::options().read(true).write(true).open(path).expect("the file is there");
+        file.set_len(before).and_then(|()| file.lock()).expect("nobody else has it");
+        let ended = std::thread::scope(|scope| {
+            let copy = scope.spawn(|| copy(words));
+            run::pause(Duration::from_millis(300));
+            file.set_len(bytes).and_then(|()| file.unlock()).expect("it is open");
+            copy.join().expect("it ends")
+        });
+        if !ended.stderr.contains("in use") {
+            return ended;
+        }
+    }
+    panic!("{path} was always said to be in use");
+}
+
+#[test]
+fn sizes_count_as_they_are_once_an_end_is_locked() {
+    let scratch = Scratch::new();
+    let (source, to) = (scratch.write("source", &data(2 << 20)), scratch.write("to", &vec![1; 2 << 20]));
+    let ended = resized_meanwhile(&[&source, &to], &to, 2 * MIB, MIB);
+    assert!(ended.code == 1 && ended.stderr.contains("1048576 less than the source"), "{}", ended.stderr);
+    let new = scratch.file("new");
+    for bytes in [MIB + 4096 + 17, 3 * MIB] {
+        let ended = resized_meanwhile(&[&source, &new, "--verify"], &source, 2 * MIB, bytes);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        assert!(same(&source, &new) && fs::metadata(&new).unwrap().len() == bytes);
+        fs::remove_file(&new).unwrap();
+    }
+    // Smaller than a block of any device by then.
+    let ended = resized_meanwhile(&[&source, &new], &source, 2 * MIB, 5);
+    assert!(ended.code == 1 && !ended.stderr.contains("panicked") && !Path::new(&new).exists(), "{}", ended.stderr);
+}

@@ -13,7 +13,9 @@
 //! - I3: without a crash and without a fault a copy arrives.
 
 mod swarm;
+mod tiny;
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use fastrand::Rng;
@@ -22,6 +24,7 @@ use forebay_reactor::{BufferPool, Reactor};
 use forebay_target::copy::{Engine, Found, JOURNAL_BYTES, Journal, Leg, Settled, Watch, Zeroes};
 
 use self::swarm::{JOURNAL, SOURCE, Swarm};
+pub use self::tiny::tiny;
 use crate::only::How;
 use crate::run::{Outcome, Totals};
 use crate::world::{Cut, Moment, World};
@@ -133,25 +136,15 @@ impl Seed {
         if self.fresh {
             return Ok(());
         }
-        let settled = match self.world.look(JOURNAL, Found::decode) {
-            Found::Journal(state) if state.copy == self.copy => state.settled,
-            // A crash came before the first slot.
-            Found::Nothing => 0,
-            other => return Err(format!("the journal is lost: {other:?}")),
-        };
+        let settled = settled_by(self.world.look(JOURNAL, Found::decode), self.copy)?;
         self.same(settled, "settled")
     }
 
     fn same(&mut self, bytes: u64, what: &str) -> Result<(), String> {
-        let bytes = usize::try_from(bytes).expect("a simulated disk fits in memory");
-        let expected = self.world.look(SOURCE, |source| source[..bytes].to_vec());
-        for number in self.swarm.destinations() {
-            let place = self.world.look(number, |to| expected.iter().zip(to).position(|(a, b)| a != b));
-            if let Some(place) = place {
-                return Err(format!("destination {number} differs at byte {place} of the {bytes} that are {what}"));
-            }
+        if let Some((number, place)) = first_difference(&self.world, self.swarm.destinations(), bytes) {
+            return Err(format!("disk {number} differs at byte {place} of the {bytes} that are {what}"));
         }
-        self.checks += (bytes / 512) as u64;
+        self.checks += bytes / 512;
         Ok(())
     }
 
@@ -212,15 +205,40 @@ impl Seed {
             }
             self.fresh = false;
         }
-        match Journal::find(&*target).await {
-            Ok(Found::Journal(state)) => Ok(Journal::resume(target, state)),
-            Ok(Found::Nothing) => {
-                let state = Settled { copy: self.copy, bytes: self.swarm.sectors * 512, zero: self.zero, ..Settled::default() };
-                Journal::begin(target, state).await.map_err(|status| format!("beginning the journal: {status:?}"))
-            }
-            other => Err(format!("{other:?}")),
-        }
+        journal_on(target, self.copy, self.swarm.sectors, self.zero).await
     }
+}
+
+/// The journal of copy number `copy` on `target`, begun where there is none.
+async fn journal_on(target: Rc<dyn Target>, copy: u64, sectors: u64, zero: bool) -> Result<Journal, String> {
+    match Journal::find(&*target).await {
+        Ok(Found::Journal(state)) => Ok(Journal::resume(target, state)),
+        Ok(Found::Nothing) => {
+            let state = Settled { copy, bytes: sectors * 512, zero, ..Settled::default() };
+            Journal::begin(target, state).await.map_err(|status| format!("beginning the journal: {status:?}"))
+        }
+        other => Err(format!("{other:?}")),
+    }
+}
+
+/// Bytes that are settled by what was found in the place of the journal of copy number `copy`.
+fn settled_by(found: Found, copy: u64) -> Result<u64, String> {
+    match found {
+        Found::Journal(state) if state.copy == copy => Ok(state.settled),
+        // A crash came before the first slot.
+        Found::Nothing => Ok(0),
+        other => Err(format!("the journal is lost: {other:?}")),
+    }
+}
+
+/// The first destination that is not as the source in its first `bytes` bytes, and where it differs.
+fn first_difference(world: &World, mut destinations: Range<usize>, bytes: u64) -> Option<(usize, usize)> {
+    let bytes = usize::try_from(bytes).expect("a simulated disk fits in memory");
+    let expected = world.look(SOURCE, |source| source[..bytes].to_vec());
+    destinations.find_map(|number| {
+        let place = world.look(number, |to| expected.iter().zip(to).position(|(a, b)| a != b))?;
+        Some((number, place))
+    })
 }
 
 #[cfg(test)]

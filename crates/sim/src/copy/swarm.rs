@@ -1,7 +1,7 @@
 //! A seed's disks, content and settings, each drawn so that corners come together.
 
 use std::num::NonZeroU64;
-use std::ops::RangeInclusive;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::world::{DiskOptions, FaultOptions, World, WorldOptions};
 /// Numbers of the disks; destinations from the last one on.
 pub(super) const SOURCE: usize = 0;
 pub(super) const JOURNAL: usize = 1;
-const DESTINATIONS: usize = 2;
+pub(super) const DESTINATIONS: usize = 2;
 
 /// What a seed is made of.
 #[derive(Clone, Debug)]
@@ -57,8 +57,8 @@ impl Swarm {
     }
 
     /// Numbers of the destinations.
-    pub(super) fn destinations(&self) -> RangeInclusive<usize> {
-        DESTINATIONS..=self.disks.len() - 1
+    pub(super) fn destinations(&self) -> Range<usize> {
+        DESTINATIONS..self.disks.len()
     }
 
     /// What the source holds: data with stretches of zeroes.
@@ -124,6 +124,7 @@ fn disk(rng: &mut Rng, name: &'static str, sectors: u64, faults: bool) -> DiskOp
         short: rate(rng),
         again: rate(rng),
         fail_at: (rng.u32(0..3) == 0).then(|| rng.u64(0..1_000)),
+        fail_from: (rng.u32(0..6) == 0).then(|| rng.u64(0..2_000)),
         ..FaultOptions::default()
     };
     DiskOptions {

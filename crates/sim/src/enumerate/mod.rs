@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::check::Model;
 use crate::run::Subject;
 use crate::world::World;
-use crate::{cache, clone, mirror};
+use crate::{cache, clone, copy, mirror};
 
 use recover::Recovered;
 use script::{Point, play};
@@ -81,10 +81,11 @@ pub struct Enumerable {
 }
 
 /// Everything that is enumerated.
-pub const SUBJECTS: [Enumerable; 3] = [
+pub const SUBJECTS: [Enumerable; 4] = [
     Enumerable { name: "cache", make: cache::tiny, length: 3 },
     Enumerable { name: "mirror", make: mirror::tiny, length: 2 },
     Enumerable { name: "clone", make: clone::tiny, length: 2 },
+    Enumerable { name: "copy", make: copy::tiny, length: 0 },
 ];
 
 /// What was tried.
