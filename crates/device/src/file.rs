@@ -54,7 +54,8 @@ pub struct FileOptions {
     /// How long to wait for whoever has the device now; six times as long where that process is gone and the
     /// kernel has not taken it apart yet.
     pub lock_wait: Duration,
-    /// Whether neighbouring requests are merged; off only to measure what merging gains.
+    /// Whether requests are held back for a turn, and neighbours merged; off only to measure what that gains: each
+    /// request then leaves by a call of its own.
     pub merging: bool,
 }
 

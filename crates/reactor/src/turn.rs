@@ -69,7 +69,8 @@ pub struct Attachment {
     pub file: Option<Rc<OwnedFd>>,
     /// Who carries out bios in memory.
     pub inline: Option<Rc<dyn Inline>>,
-    /// Whether neighbours are merged; off only to measure what merging gains.
+    /// Whether requests are held back, and neighbours merged; off only to measure what that gains: each request of
+    /// a device that is not inline then leaves by a call of its own.
     pub merging: bool,
 }
 
@@ -125,6 +126,8 @@ struct Core {
     /// Wakes the future of [`Reactor::run`]; jobs do not take this away.
     root: Arc<RootWake>,
     counts: Cell<TurnCounts>,
+    /// Whether there is a device without merging.
+    alone: Cell<bool>,
 }
 
 /// Handle of one thread's engine; cheap to clone, bound to its thread.
@@ -184,6 +187,7 @@ impl Reactor {
             root: Arc::new(RootWake { ready: Arc::clone(&ready), woken: AtomicBool::new(false) }),
             ready,
             counts: Cell::default(),
+            alone: Cell::default(),
         }))
     }
 
@@ -252,6 +256,7 @@ impl Reactor {
         let id = DeviceId(id);
         let file = attachment.file.as_ref().map(|file| file.as_fd());
         self.0.backend.borrow_mut().attach(id, file)?;
+        self.0.alone.set(self.0.alone.get() || !attachment.merging);
         devices.push(Device { attachment, carrier, counts: DeviceCounts::default(), in_flight: 0, held: 0 });
         Ok(id)
     }
@@ -389,6 +394,9 @@ impl Reactor {
             done.reserve(in_flight);
             self.0.finished.borrow_mut().reserve(in_flight);
             let mut backend = self.0.backend.borrow_mut();
+            if self.0.alone.get() {
+                self.dispatch_alone(&mut **backend, &requests, &mut batch, &mut done)?;
+            }
             backend.enter(&requests, &batch, &mut done, wait)?;
             batch.clear();
             if wait != Wait::No {
@@ -398,6 +406,33 @@ impl Reactor {
         }
         self.reap();
         self.deliver();
+        Ok(())
+    }
+
+    /// Hands each request of a device without merging over by a call of its own; the others stay in the batch.
+    fn dispatch_alone(
+        &self,
+        backend: &mut dyn Backend,
+        requests: &Requests,
+        batch: &mut Vec<Tag>,
+        done: &mut Vec<Done>,
+    ) -> io::Result<()> {
+        let devices = self.0.devices.borrow();
+        let is_alone = |tag: Tag| {
+            let request = requests.get(tag);
+            request.stream.is_none() && !devices[usize::from(request.device.0)].attachment.merging
+        };
+        let mut at = 0;
+        while let Some(&tag) = batch.get(at) {
+            if is_alone(tag) {
+                batch.remove(at);
+                backend.enter(requests, &[tag], done, Wait::No)?;
+                let counts = self.0.counts.get();
+                self.0.counts.set(TurnCounts { enters: counts.enters + 1, ..counts });
+            } else {
+                at += 1;
+            }
+        }
         Ok(())
     }
 

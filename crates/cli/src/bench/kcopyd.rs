@@ -2,8 +2,9 @@
 //!
 //! The job: 512 KiB sequential writes at depth 8 to an origin with a new persistent snapshot, ending
 //! with a flush; nothing of it is in the snapshot's store before, so everything is copied there. For each
-//! chunk size, interleaved in one run: *off*, each chunk copied on its own by requests that nothing
-//! merges; *on*, as it comes; and the *limit*, the same bytes read from the origin, written to the
+//! chunk size, interleaved in one run: *off*, each chunk copied on its own by requests that nothing merges, each
+//! dispatched at once by a call of its own (in memory, where nothing is dispatched, only the former); *on*, as it comes;
+//! and the *limit*, the same bytes read from the origin, written to the
 //! store's device and written to the origin, by requests of 512 KiB at the same depth.
 //!
 //! Over RAM, and over files with direct I/O in a folder, which were written whole before.

@@ -150,11 +150,17 @@ fn neighbours_of_one_turn_leave_as_one_request_and_all_end() {
 }
 
 #[test]
-fn merging_can_be_switched_off() {
+fn without_merging_each_request_leaves_by_a_call_of_its_own_and_those_of_other_devices_together() {
     let bed = bed_with(Limits::unlimited(), false);
-    let calls = [0, 8].map(|sector| bed.submit(write(sector, 4096)));
-    assert_eq!(bed.statuses(calls), [Status::Ok; 2]);
-    assert_eq!(bed.sent(), [[(WRITE, 0, 4096, 1), (WRITE, 4096, 4096, 1)]]);
+    let attachment = Attachment { name: "other".into(), limits: Limits::unlimited(), file: None, inline: None, merging: true };
+    let other = bed.reactor.attach(attachment).unwrap();
+    let calls = [0, 8, 32]
+        .map(|sector| [bed.submit(write(sector, 4096)), call_with(write(sector, 512), |bio| bed.reactor.submit(other, bio))]);
+    assert_eq!(bed.statuses(calls.into_iter().flatten()), [Status::Ok; 6]);
+    let alone = [(WRITE, 0, 4096, 1), (WRITE, 4096, 4096, 1), (WRITE, 16_384, 4096, 1)].map(|one| vec![one]);
+    let together = vec![(WRITE, 0, 512, 1), (WRITE, 4096, 512, 1), (WRITE, 16_384, 512, 1)];
+    assert_eq!(bed.sent(), [&alone[..], &[together]].concat());
+    assert_eq!((bed.reactor.counts().enters, bed.reactor.counts().requests), (4, 6));
 }
 
 #[test]
@@ -269,7 +275,7 @@ fn a_bio_beyond_the_limits_is_split_and_ends_once_with_its_first_error() {
     let calls = [bed.submit(write(0, 5120)), bed.submit(write(100, 2048))];
     assert_eq!(bed.statuses(calls), [Status::IoError, Status::Ok]);
     let parts = [(WRITE, 0, 2048, 1), (WRITE, 2048, 2048, 1), (WRITE, 4096, 1024, 1), (WRITE, 51_200, 2048, 1)];
-    assert_eq!(bed.sent(), [parts]);
+    assert_eq!(bed.sent(), parts.map(|part| [part]));
 }
 
 #[test]
