@@ -50,7 +50,7 @@ bugs! {
     a_header_damaged_by_an_invalidation_is_found: "M6" in "snapshot" by 0;
     a_metadata_area_that_is_not_loaded_is_found: "M7" in "snapshot" by 61;
     a_page_changed_on_its_way_out_is_found: "M8" in "zram" by 0;
-    an_overwritten_live_copy_of_metadata_is_found: "M9" in "clone" by 8;
+    an_overwritten_live_copy_of_metadata_is_found: "M9" in "clone" by 360;
     memory_shared_by_nested_requests_is_found: "M10" in "mirror" by 0;
     a_dropped_read_error_is_found: "M11" in "copy" by 5;
     a_second_leg_without_data_is_found: "M13" in "copy" by 0;
