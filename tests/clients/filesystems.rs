@@ -1,164 +1,43 @@
-//! File systems on a served device, through nbdfuse and a loop device, while the server is killed in the middle of writes.
-//!
-//! ```text
-//!  forebay serve ◀─ unix socket ─ nbdfuse ◀─ file ─ loop device ◀─ ext4 or xfs ◀─ files, each fsynced,
-//!                                                                                then noted outside
-//! ```
-//!
-//! After every kill: restart, mount (the journal is replayed), every noted file is intact, unmount, and the checker finds nothing.
+//! File systems on a served device survive kills of its server: see `forebay_tests::kills`. `cargo xtask torture` goes on
+//! for hours.
 #![forbid(unsafe_code)]
 
-use forebay_tests::{Scratch, Server, pattern, require, require_root, run};
-use std::fs::{self, File};
-use std::io::Write;
-use std::path::Path;
-use std::process::Child;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
+use forebay_tests::kills::{EXT4, FileSystem, Kills, Stack, XFS};
 
-/// xfs wants at least 300 MiB.
-const ORIGIN: u64 = 320 << 20;
-const CACHE: u64 = 32 << 20;
-const LIMIT: Duration = Duration::from_secs(20);
-
-/// A file system under test.
-struct Kind {
-    make: &'static [&'static str],
-    /// The checker, which must exit with 0 and change nothing.
-    check: &'static [&'static str],
-    options: &'static str,
-}
-
-const EXT4: Kind = Kind { make: &["mkfs.ext4", "-q", "-F"], check: &["fsck.ext4", "-f", "-n"], options: "errors=remount-ro" };
-const XFS: Kind = Kind { make: &["mkfs.xfs", "-q", "-f"], check: &["xfs_repair", "-n"], options: "nouuid" };
-
-/// The served device as a loop device of this machine.
-struct Attached {
-    server: Option<Server>,
-    fuse: Child,
-    folder: String,
-    device: String,
-}
-
-impl Attached {
-    fn new(scratch: &Scratch) -> Self {
-        let (origin, cache) = (scratch.file("origin.img"), scratch.file("cache.img"));
-        let table = format!("0 {} writecache s {origin} {cache} 4096 2 pause_writeback 0", ORIGIN / 512);
-        let export = format!("nbd+unix:///?socket={}", scratch.file("nbd.sock"));
-        let server = Server::start(&scratch.file("server"), 1, &["--table", &table, "--export", &export]);
-        let folder = scratch.file("fuse");
-        fs::create_dir_all(&folder).expect("a scratch folder is writable");
-        let fuse = run::limited(300, &["nbdfuse", &folder, server.uri()]).spawn().expect("nbdfuse can be started");
-        let file = format!("{folder}/nbd");
-        run::wait_for("nbdfuse's file", LIMIT, || Path::new(&file).exists().then_some(()));
-        let device = run::ok(20, &["losetup", "--find", "--show", "--direct-io=on", &file]).trim().to_owned();
-        Self { server: Some(server), fuse, folder, device }
+fn survives(system: FileSystem, stack: Stack, cycles: u64) {
+    let mut kills = Kills::new(system, stack);
+    for _ in 0..cycles {
+        kills.cycle();
     }
-
-    fn kill_server(&mut self) {
-        self.server.take().expect("a server is killed once").kill();
-    }
-
-    /// Takes the loop device and nbdfuse down again; with the server gone this must not hang either.
-    fn detach(mut self) {
-        run::ok(30, &["losetup", "--detach", &self.device]);
-        run::wait_for("the loop device to be free", LIMIT, || {
-            run::ok(20, &["losetup", "--list", "--noheadings", "--output", "NAME"])
-                .lines()
-                .all(|line| line.trim() != self.device)
-                .then_some(())
-        });
-        run::ok(30, &["fusermount3", "-u", &self.folder]);
-        self.fuse.wait().expect("nbdfuse ends when it is unmounted");
-        if let Some(server) = self.server.take() {
-            server.stop();
-        }
-    }
-}
-
-/// Writes files until it is told to stop or the device fails; notes each in `manifest` once its fsync has returned.
-fn write_files(mount: &str, manifest: &str, generation: u64, stop: &AtomicBool) {
-    let mut notes = File::options().append(true).create(true).open(manifest).expect("the manifest is outside the device");
-    for number in 0.. {
-        if stop.load(Ordering::Relaxed) {
-            return;
-        }
-        let sectors = 1 + number % 7 * 40;
-        let name = format!("{generation}-{number}");
-        // A few names are written over again and again, the others once.
-        let path = format!("{mount}/{}", if number % 3 == 0 { format!("again-{}", number % 5) } else { name });
-        let bytes = pattern::of(&(0..sectors), generation * 100_000 + number);
-        // Written beside and renamed, so that a kill leaves the old content or the new.
-        let fresh = format!("{mount}/fresh");
-        let written = File::create(&fresh).and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all()));
-        let named = written.and_then(|()| fs::rename(&fresh, &path)).and_then(|()| File::open(mount)?.sync_all());
-        if named.is_err() {
-            return; // the server was killed
-        }
-        writeln!(notes, "{path} {} {sectors}", generation * 100_000 + number).expect("the manifest is writable");
-    }
-}
-
-/// Checks every file that was noted; of those noted several times, the last note counts, or what was being written.
-fn check_files(manifest: &str) -> usize {
-    let notes = fs::read_to_string(manifest).expect("the manifest is outside the device");
-    let mut last = std::collections::BTreeMap::new();
-    for note in notes.lines() {
-        let (path, rest) = note.split_once(' ').expect("a note has a path");
-        let (version, sectors) = rest.split_once(' ').expect("a note has a version and a length");
-        let numbers: (u64, u64) = (version.parse().expect("a version"), sectors.parse().expect("a length"));
-        last.insert(path, numbers);
-    }
-    for (path, (version, sectors)) in &last {
-        let bytes = fs::read(path).unwrap_or_else(|error| panic!("{path} was fsynced and is gone: {error}"));
-        let found = bytes.get(..pattern::SECTOR).and_then(|sector| pattern::version_of(sector, 0));
-        let newer = path.contains("again-") && found.is_some_and(|found| found > *version);
-        assert!(newer || bytes == pattern::of(&(0..*sectors), *version), "{path} was fsynced as {version} and holds {found:?}");
-    }
-    last.len()
-}
-
-fn survives(kind: &Kind, cycles: u64) {
-    require(&["nbdfuse", "fusermount3", "losetup", kind.make[0], kind.check[0]]);
-    require_root();
-    let scratch = Scratch::new();
-    let _path = scratch.sparse("origin.img", ORIGIN);
-    let _path = scratch.sparse("cache.img", CACHE);
-    let (mount, manifest) = (scratch.file("mount"), scratch.file("manifest"));
-    fs::create_dir_all(&mount).expect("a scratch folder is writable");
-    let attached = Attached::new(&scratch);
-    run::ok(60, &[kind.make, &[&attached.device]].concat());
-    attached.detach();
-    for cycle in 1..=cycles {
-        let mut attached = Attached::new(&scratch);
-        run::ok(30, &["mount", "-o", kind.options, &attached.device, &mount]);
-        let stop = AtomicBool::new(false);
-        thread::scope(|threads| {
-            threads.spawn(|| write_files(&mount, &manifest, cycle, &stop));
-            run::pause(Duration::from_millis(400 + fastrand::u64(0..600)));
-            attached.kill_server();
-            stop.store(true, Ordering::Relaxed);
-        });
-        run::ok(60, &["umount", &mount]);
-        attached.detach();
-
-        let attached = Attached::new(&scratch);
-        run::ok(30, &["mount", "-o", kind.options, &attached.device, &mount]);
-        let checked = check_files(&manifest);
-        assert!(checked > 0, "cycle {cycle}: no file was fsynced before the kill");
-        run::ok(30, &["umount", &mount]);
-        run::ok(60, &[kind.check, &[&attached.device]].concat());
-        attached.detach();
-    }
+    assert_eq!(kills.finish(), cycles);
 }
 
 #[test]
-fn ext4_survives_kills_of_the_server() {
-    survives(&EXT4, 6);
+fn ext4_survives_kills_of_a_cache() {
+    survives(EXT4, Stack::Cache, 6);
 }
 
 #[test]
-fn xfs_survives_kills_of_the_server() {
-    survives(&XFS, 5);
+fn xfs_survives_kills_of_a_cache() {
+    survives(XFS, Stack::Cache, 5);
+}
+
+#[test]
+fn ext4_survives_kills_of_an_origin_and_its_snapshot_stays_what_it_was() {
+    survives(EXT4, Stack::Origin, 6);
+}
+
+#[test]
+fn xfs_survives_kills_of_an_origin_and_its_snapshot_stays_what_it_was() {
+    survives(XFS, Stack::Origin, 4);
+}
+
+#[test]
+fn ext4_survives_kills_of_a_mirror_and_its_legs_become_the_same() {
+    survives(EXT4, Stack::Mirror, 5);
+}
+
+#[test]
+fn xfs_survives_kills_of_a_mirror_and_its_legs_become_the_same() {
+    survives(XFS, Stack::Mirror, 4);
 }

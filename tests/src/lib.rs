@@ -4,6 +4,7 @@
 //!  clients/   commands/                                    kernels/
 //!        └─────────────┬───────────────┘                          │
 //!  requires ▶ Scratch ▶ Server (the built `forebay`) ◀── nbd::Client
+//!                        kills ▶ nbdfuse ▶ loop device ▶ file system
 //!                                          Guest (user-mode-linux) ▶ guest-load ▶ pattern
 //!                                          writecache, mirror (their formats, read by hand)
 //! ```
@@ -18,6 +19,7 @@
 #![allow(clippy::must_use_candidate, reason = "many helpers are called for what they do as well as for what they return")]
 
 pub mod guest;
+pub mod kills;
 pub mod mirror;
 pub mod nbd;
 pub mod pattern;

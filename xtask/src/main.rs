@@ -1,10 +1,10 @@
-//! The project's own chores: `cargo xtask check | tidy | test | sim | replant | fuzz`.
+//! The project's own chores: `cargo xtask check | tidy | test | sim | replant | torture | fuzz`.
 //!
 //! ```text
 //!  main ──▶ check (fmt, clippy, tidy, tests, 200 seeds, docs)      before a commit
 //!      ├──▶ suite (tools ▶ cargo test ▶ real tools ▶ sim ▶ fuzz)   what continuous integration runs
 //!      ├──▶ tidy  (style as a program)
-//!      └──▶ fuzz, sim, replant
+//!      └──▶ fuzz, sim, replant, torture
 //! ```
 //!
 //! Exit status: 0 when everything passed, 1 when something failed, 2 for wrong arguments.
@@ -27,6 +27,7 @@ usage: cargo xtask COMMAND
   test              set up what the tests need, run all of them, end with the count
   sim --seeds A..B  run the simulator over a range of seeds (more arguments are passed on)
   replant [BUG...]  how many of 1,000 seeds find each planted bug; fails where none does
+  torture --hours N  kill servers under file systems for N hours (also --minutes N)
   fuzz [--seconds N]  run every fuzz target, N seconds in all (default 60)";
 
 fn main() -> ExitCode {
@@ -38,6 +39,10 @@ fn main() -> ExitCode {
         ["test"] => suite::run(),
         ["sim", rest @ ..] if !rest.is_empty() => suite::simulate(rest),
         ["replant", bugs @ ..] => suite::simulate(&[&["hunt"], bugs].concat()),
+        ["torture", unit @ ("--hours" | "--minutes"), n] => match n.parse::<u32>() {
+            Ok(count) => suite::torture(count.saturating_mul(if *unit == "--hours" { 3600 } else { 60 })),
+            Err(_) => return usage(&format!("{unit} wants a whole number, not \"{n}\"")),
+        },
         ["fuzz"] => fuzz::run(60),
         ["fuzz", "--seconds", n] => match n.parse() {
             Ok(seconds) => fuzz::run(seconds),

@@ -60,6 +60,22 @@ pub fn simulate(args: &[&str]) -> Result<(), String> {
     if simulator(week_s, args).run() { Ok(()) } else { Err("the simulator failed".to_owned()) }
 }
 
+/// Kills servers under file systems for `seconds`, and ends with the file system under test.
+///
+/// # Errors
+/// When something was lost, or the tests could not be built.
+pub fn torture(seconds: u32) -> Result<(), String> {
+    crate::tools::provide()?;
+    let seconds_word = seconds.to_string();
+    let words = ["cargo", "run", "--release", "-p", "forebay-tests", "--bin", "torture", "--", &seconds_word];
+    let spare_s = 3600; // builds, and the end of what is under way
+    if Step::new("torture", seconds.saturating_add(spare_s), &words).run() {
+        Ok(())
+    } else {
+        Err("something was lost".to_owned())
+    }
+}
+
 fn simulator(limit_s: u32, args: &[&str]) -> Step {
     let mut words = vec!["cargo", "run", "--release", "--quiet", "-p", "forebay-sim", "--features", "replant"];
     words.extend(["--bin", "forebay-sim", "--"]);
