@@ -5,7 +5,7 @@
 //! 3. the binary against real tools and real kernels (package `forebay-tests`);
 //! 4. bugs that others have had, planted in the simulator, which must find them;
 //! 5. 2,000 seeds of the simulator for the cache and the compressed RAM disk, 500 each for snapshots, mirrors and clones,
-//!    and every crash and every error of short scripts;
+//!    150 for the NBD server and client, and every crash and every error of short scripts;
 //! 6. every fuzz target, 60 seconds in all.
 //!
 //! The limits add up to more than the run takes: on 2 cores it is meant to stay below 15 minutes.
@@ -34,6 +34,7 @@ pub fn run() -> Result<(), String> {
     count.add(simulator(600, &["clone", "--seeds", "0..500"]).run_as_one());
     count.add(simulator(600, &["enumerate"]).run_as_one());
     count.add(simulator(300, &["copy", "--seeds", "0..300"]).run_as_one());
+    count.add(simulator(300, &["nbd", "--seeds", "0..150", "--requests", "400"]).run_as_one());
     count.add(crate::fuzz::count(60));
     println!("{} passed, {} failed", count.passed, count.failed);
     if count.failed == 0 { Ok(()) } else { Err("the suite failed; see the lines marked FAILED above".to_owned()) }

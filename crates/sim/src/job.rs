@@ -2,7 +2,7 @@
 
 use forebay_sim::only::How;
 use forebay_sim::run::Outcome;
-use forebay_sim::{cache, clone, copy, mirror, snapshot, zram};
+use forebay_sim::{cache, clone, copy, mirror, nbd, snapshot, zram};
 
 /// Requests of a seed unless told otherwise.
 pub const REQUESTS: u64 = 1000;
@@ -16,11 +16,12 @@ pub enum Subject {
     Clone,
     Zram,
     Copy,
+    Nbd,
 }
 
 impl Subject {
     /// All of them.
-    const ALL: [Self; 6] = [Self::Cache, Self::Snapshot, Self::Mirror, Self::Clone, Self::Zram, Self::Copy];
+    const ALL: [Self; 7] = [Self::Cache, Self::Snapshot, Self::Mirror, Self::Clone, Self::Zram, Self::Copy, Self::Nbd];
 
     /// Its word on the command line.
     pub fn name(self) -> &'static str {
@@ -31,6 +32,7 @@ impl Subject {
             Self::Clone => "clone",
             Self::Zram => "zram",
             Self::Copy => "copy",
+            Self::Nbd => "nbd",
         }
     }
 
@@ -72,6 +74,7 @@ impl Job {
             Subject::Clone => clone::run_seed(seed, self.requests, how),
             Subject::Zram => zram::run_seed(seed, self.requests, how),
             Subject::Copy => copy::run_seed(seed, self.requests, how),
+            Subject::Nbd => nbd::run_seed(seed, self.requests, how),
         }
     }
 }

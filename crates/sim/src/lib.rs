@@ -1,7 +1,7 @@
 //! The simulated world in which Forebay's targets are proven: never shipped.
 //!
 //! ```text
-//!   cache/, clone/, copy/, mirror/, snapshot/, zram/ ── seeded requests ──▶ Target under test ──▶ world/ (disks, faults, power, time)
+//!   cache/, clone/, copy/, mirror/, nbd/, snapshot/, zram/ ── seeded requests ──▶ Target under test ──▶ world/ (disks, faults, power, time)
 //!     │                                                     │
 //!     └── check/ (what a read may return) ◀── crash, restart, read everything back
 //! ```
@@ -17,6 +17,7 @@ pub mod copy;
 mod draw;
 pub mod enumerate;
 pub mod mirror;
+pub mod nbd;
 pub mod only;
 pub mod run;
 pub mod snapshot;

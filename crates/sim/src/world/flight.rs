@@ -32,6 +32,9 @@ pub(crate) struct Flight {
 impl State {
     pub(crate) fn submit(&mut self, requests: &Requests, tag: Tag) {
         let request = requests.get(tag);
+        if request.stream.is_some() {
+            return self.submit_stream(request.kind, tag);
+        }
         let Some(&disk) = self.routes.get(usize::from(request.device.0)) else {
             return self.misuse("a request for a device that was never attached".to_owned());
         };
@@ -93,6 +96,9 @@ impl State {
 
     /// One step of a request in flight.
     pub(crate) fn happen(&mut self, requests: &Requests, tag: Tag, step: Step, done: &mut Vec<Done>) {
+        if requests.get(tag).stream.is_some() {
+            return self.move_bytes(requests, tag, done);
+        }
         match step {
             Step::Effect => self.take_effect(requests.get(tag), tag),
             Step::Done => self.report(requests.get(tag), tag, done),

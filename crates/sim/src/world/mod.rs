@@ -21,6 +21,7 @@ mod disk;
 mod fault;
 mod flight;
 mod remains;
+mod streams;
 mod target;
 
 use std::cell::RefCell;
@@ -35,6 +36,7 @@ use forebay_reactor::{Backend, DeviceId, Done, Reactor, Requests, Tag, Wait};
 use clock::Clock;
 use disk::Disk;
 use flight::Flight;
+use streams::Streams;
 
 use crate::only::{Only, Selection};
 
@@ -42,6 +44,7 @@ pub use digest::Digest;
 pub use disk::DiskOptions;
 pub use fault::FaultOptions;
 pub use remains::{Pending, Remains};
+pub use streams::listener;
 pub use target::SimDisk;
 
 /// Turns in a row in which nothing happens and no time passes, after which a reactor is taken to be
@@ -129,6 +132,7 @@ pub(crate) struct State {
     routes: Vec<usize>,
     attaching: usize,
     flights: Vec<Option<Flight>>,
+    pub(crate) streams: Streams,
     done_requests: u64,
     cut: Option<(Cut, Moment)>,
     cut_now: Option<Cut>,
@@ -164,6 +168,7 @@ impl World {
             routes: Vec::new(),
             attaching: 0,
             flights: Vec::new(),
+            streams: Streams::default(),
             done_requests: 0,
             cut: None,
             cut_now: None,
@@ -187,6 +192,7 @@ impl World {
         state.cut = None;
         state.cut_now = None;
         state.routes.clear();
+        state.streams.forget();
         state.idle_turns = 0;
         state.life_began = state.clock.now();
         drop(state);
@@ -318,7 +324,8 @@ impl World {
     #[must_use]
     pub fn counts(&self) -> WorldCounts {
         let state = self.0.borrow();
-        WorldCounts { faults: state.disks.iter().map(|disk| disk.faults.injected).sum(), ..state.counts }
+        let faults = state.disks.iter().map(|disk| disk.faults.injected).sum::<u64>() + state.streams.cuts;
+        WorldCounts { faults, ..state.counts }
     }
 
     /// The fingerprint of all events so far.
@@ -423,6 +430,7 @@ impl State {
 
     /// Does what is due by now; one completion at most where everything is to interleave.
     fn deliver(&mut self, requests: &Requests, done: &mut Vec<Done>) -> io::Result<()> {
+        self.wake_streams(requests);
         while !self.yield_always || done.is_empty() {
             let Some((tag, step)) = self.clock.take_due() else { break };
             self.happen(requests, tag, step, done);
