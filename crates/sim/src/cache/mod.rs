@@ -46,6 +46,12 @@ pub fn tiny(variant: usize) -> Option<Tiny> {
         world.preset(ORIGIN, |bytes| stamp(bytes, SEED, 0, 0));
         world
     };
-    let operations = OPERATIONS.to_vec();
-    Some(Tiny { world: Box::new(world), subject: Box::new(CacheSubject::new(swarm)), model, block_sectors, operations })
+    Some(Tiny {
+        world: Box::new(world),
+        subject: Box::new(CacheSubject::new(swarm)),
+        model,
+        block_sectors,
+        operations: OPERATIONS.to_vec(),
+        drained_again: false,
+    })
 }

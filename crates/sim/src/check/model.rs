@@ -34,6 +34,8 @@ pub struct Model {
     /// What the versions of this model have in their upper bits.
     mark: u32,
     initial_zeroes: bool,
+    /// Sectors of a view: what lies behind them are other views of the same device.
+    view: usize,
     pub(crate) history: History,
     sectors: Vec<Vec<Version>>,
     seen: Vec<Option<Found>>,
@@ -59,6 +61,7 @@ impl Model {
             seed,
             mark: 0,
             initial_zeroes,
+            view: sectors,
             history: History::new(sectors),
             sectors: vec![vec![Version { op: 0, content: 0 }]; sectors],
             seen: vec![None; sectors],
@@ -67,6 +70,13 @@ impl Model {
             groups: Groups::default(),
             settled: 0,
         }
+    }
+
+    /// The model of several views of a device of `sectors`, one behind the other: a sector may hold what was
+    /// written to it in any of them, as far as its versions say so.
+    #[must_use]
+    pub fn of_views(self, sectors: usize) -> Self {
+        Self { view: sectors, ..self }
     }
 
     /// A device of its own that begins as this one is, which has settled and is at rest. The `number`
@@ -292,7 +302,7 @@ impl Model {
             (ZEROES | ANY, Found::Zeroes) => true,
             (0, Found::Zeroes) => self.initial_zeroes,
             (_, Found::Garbage | Found::Zeroes) | (ZEROES, _) => false,
-            (_, Found::Stamp { sector: other, .. }) if other != sector as u64 => false,
+            (_, Found::Stamp { sector: other, .. }) if other % self.view as u64 != (sector % self.view) as u64 => false,
             (ANY, Found::Stamp { version: 0, .. }) => true,
             (ANY, Found::Stamp { version, .. }) if version >> REQUEST_BITS != self.mark >> REQUEST_BITS => true,
             (ANY, Found::Stamp { version, .. }) => self

@@ -74,7 +74,7 @@ pub fn tiny(variant: usize) -> Option<Tiny> {
     let shown = |operation: &Operation| secrets && matches!(operation, Operation::Send(Ask::Trim, ..));
     let operations = OPERATIONS.into_iter().filter(|operation| !shown(operation)).collect();
     let subject = Box::new(CloneSubject::new(swarm, original));
-    Some(Tiny { world: Box::new(world), subject, model, block_sectors: 4, operations })
+    Some(Tiny { world: Box::new(world), subject, model, block_sectors: 4, operations, drained_again: false })
 }
 
 #[cfg(test)]

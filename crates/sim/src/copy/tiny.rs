@@ -55,6 +55,7 @@ pub fn tiny(variant: usize) -> Option<Tiny> {
         model: Model::new(SEED, shape.sectors(), false),
         block_sectors: PIECE_BYTES as usize / SECTOR,
         operations: Vec::new(),
+        drained_again: false,
     })
 }
 

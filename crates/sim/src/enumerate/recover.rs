@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_block::{Bio, Sector, call};
+use forebay_block::{Bio, Sector, Target, call};
 use forebay_reactor::BufferPool;
 
 use super::{SEED, Tiny, images};
@@ -73,18 +73,31 @@ fn recover(tiny: &Tiny, disks: &[Vec<u8>], pool: &BufferPool) -> (Content, Vec<V
     let bytes = tiny.model.len() * SECTOR;
     let root = async {
         let opened = opening.await?;
-        let mut buffer = pool.take(bytes);
-        buffer.bytes_mut()[..bytes].fill(POISON);
-        let length = u32::try_from(bytes).expect("a tiny device");
-        let read = Bio::read(Sector(0), Rc::clone(buffer.segments()), 0, length);
-        let status = call(opened.target(), read).await.status();
-        if !status.is_ok() {
-            return Err(format!("reading back ended with {status:?}"));
+        let found = read(opened.target(), bytes, pool).await?;
+        if tiny.drained_again {
+            // What cuts leave from here on is what those of scripts leave.
+            world.observe(Box::new(|_| {}));
+            opened.drain().await?;
+            if read(opened.target(), bytes, pool).await? != found {
+                return Err("draining changes what is found".to_owned());
+            }
         }
-        Ok(buffer.bytes_mut()[..bytes].chunks_exact(SECTOR).map(|sector| inspect(sector, SEED)).collect())
+        Ok(found)
     };
     let content = reactor.run(root).unwrap_or_else(|error| Err(error.to_string()));
     reactor.clear();
     let left = left.take().into_values().collect();
     (content, left)
+}
+
+/// What the first `bytes` of `target` hold.
+async fn read(target: &dyn Target, bytes: usize, pool: &BufferPool) -> Content {
+    let mut buffer = pool.take(bytes);
+    buffer.bytes_mut()[..bytes].fill(POISON);
+    let length = u32::try_from(bytes).expect("a tiny device");
+    let status = call(target, Bio::read(Sector(0), Rc::clone(buffer.segments()), 0, length)).await.status();
+    if !status.is_ok() {
+        return Err(format!("reading back ended with {status:?}"));
+    }
+    Ok(buffer.bytes_mut()[..bytes].chunks_exact(SECTOR).map(|sector| inspect(sector, SEED)).collect())
 }

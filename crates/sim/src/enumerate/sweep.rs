@@ -5,10 +5,13 @@
 //!   script, k-th request fails ─▶ power cut ─▶ opened with the j-th failing ─▶ power cut ─▶ healthy: read back
 //! ```
 //!
-//! Nothing that was acknowledged and durable may be lost, whatever failed; what failed may be there or not.
+//! Nothing that was acknowledged and durable may be lost, whatever failed; what failed may be there or not. What a
+//! target has given up for ever is not looked at; and where a disk fails for good, which cannot be told so, not even
+//! when that is forgotten.
 
 use std::cell::{Cell, RefCell};
 use std::future::pending;
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Mutex;
@@ -88,6 +91,8 @@ struct Run<'a> {
     pool: &'a BufferPool,
     world: World,
     ledger: Rc<Ledger>,
+    /// What was given up in any life.
+    given_up: RefCell<Vec<Range<usize>>>,
 }
 
 impl Worker {
@@ -142,7 +147,7 @@ impl<'a> Run<'a> {
             checks: Cell::new(0),
             requests: Cell::new(0),
         };
-        Self { tiny, pool, world: (tiny.world)(), ledger: Rc::new(ledger) }
+        Self { tiny, pool, world: (tiny.world)(), ledger: Rc::new(ledger), given_up: RefCell::default() }
     }
 
     /// Whether the first error was reached, and how many requests each disk saw while that was recovered.
@@ -160,7 +165,8 @@ impl<'a> Run<'a> {
         let requests = |disk| self.world.requests_of(disk);
         let before: Vec<u64> = (0..self.world.disks()).map(requests).collect();
         let (ledger, pool, bytes) = (Rc::clone(&self.ledger), self.pool.clone(), self.tiny.model.len() * SECTOR);
-        let read_back = self.live(|_, opened, _| Box::pin(read_back(opened, ledger, pool, bytes)));
+        let given_up = if first.for_good { self.given_up.take() } else { Vec::new() };
+        let read_back = self.live(|_, opened, _| Box::pin(read_back(opened, ledger, pool, bytes, given_up)));
         if !read_back {
             self.ledger.fail("a healthy world did not open".to_owned());
         }
@@ -179,11 +185,11 @@ impl<'a> Run<'a> {
             life.await;
             world.cut_now(Cut::Power);
         });
-        let (world, answerer, did_open) = (self.world.clone(), Rc::clone(&client), Rc::new(Cell::new(false)));
+        let (world, answerer, did_open) = (self.world.clone(), Rc::clone(&client), Rc::new(RefCell::new(None)));
         let (opened, inside) = (Rc::clone(&did_open), reactor.clone());
         let root = async move {
             if let Ok(target) = opening.await {
-                opened.set(true);
+                *opened.borrow_mut() = Some(Rc::clone(&target));
                 work(inside, target, answerer).await;
             }
             world.cut_now(Cut::Power);
@@ -196,7 +202,9 @@ impl<'a> Run<'a> {
             self.ledger.fail(format!("{:?}", self.world.stop()));
         }
         self.ledger.model.borrow_mut().cut(Cut::Power);
-        did_open.get()
+        let Some(target) = did_open.take() else { return false };
+        self.given_up.borrow_mut().extend(target.lost());
+        true
     }
 }
 
@@ -217,12 +225,27 @@ async fn perform(reactor: Reactor, opened: Rc<dyn Opened>, client: Rc<Client>, o
     drop(opened.leave().await);
 }
 
-async fn read_back(opened: Rc<dyn Opened>, ledger: Rc<Ledger>, pool: BufferPool, bytes: usize) {
+/// Reads everything but what is lost or was given up before, in one go where nothing is.
+async fn read_back(opened: Rc<dyn Opened>, ledger: Rc<Ledger>, pool: BufferPool, bytes: usize, given_up: Vec<Range<usize>>) {
+    let mut skipped = [opened.lost(), given_up].concat();
+    skipped.sort_unstable_by_key(|lost| lost.start);
+    let (mut at, end) = (0, bytes / SECTOR);
+    for lost in skipped.into_iter().chain(std::iter::once(end..end)) {
+        if at < lost.start {
+            read_range(&*opened, &ledger, &pool, at..lost.start).await;
+        }
+        at = at.max(lost.end);
+    }
+}
+
+async fn read_range(opened: &dyn Opened, ledger: &Ledger, pool: &BufferPool, sectors: Range<usize>) {
+    let bytes = sectors.len() * SECTOR;
     let mut buffer = pool.take(bytes);
     buffer.bytes_mut()[..bytes].fill(POISON);
     let length = u32::try_from(bytes).expect("a tiny device");
-    let status = call(opened.target(), Bio::read(Sector(0), Rc::clone(buffer.segments()), 0, length)).await.status();
-    let observed = ledger.model.borrow_mut().observe(0, &buffer.bytes_mut()[..bytes]);
+    let read = Bio::read(Sector(sectors.start as u64), Rc::clone(buffer.segments()), 0, length);
+    let status = call(opened.target(), read).await.status();
+    let observed = ledger.model.borrow_mut().observe(sectors.start, &buffer.bytes_mut()[..bytes]);
     match observed {
         _ if !status.is_ok() => ledger.fail(format!("reading back ended with {status:?} in a healthy world")),
         Err(violation) => ledger.fail(violation.to_string()),

@@ -67,5 +67,6 @@ pub fn tiny(variant: usize) -> Option<Tiny> {
         world
     };
     let operations = OPERATIONS.to_vec();
-    Some(Tiny { world: Box::new(world), subject: Box::new(MirrorSubject::new(swarm)), model, block_sectors: 1, operations })
+    let (subject, drained_again) = (Box::new(MirrorSubject::new(swarm)), false);
+    Some(Tiny { world: Box::new(world), subject, model, block_sectors: 1, operations, drained_again })
 }

@@ -17,6 +17,7 @@ mod life;
 mod load;
 
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -58,6 +59,11 @@ pub trait Opened {
 
     /// Block size in sectors where every group of this life was atomic so far.
     fn atomic_block_sectors(&self) -> Option<usize>;
+
+    /// Sectors that are lost for ever because of an error: every request to them fails.
+    fn lost(&self) -> Vec<Range<usize>> {
+        Vec::new()
+    }
 
     /// Whether the target has stopped to accept changes for the rest of this life because of an error.
     fn is_latched(&self) -> bool;

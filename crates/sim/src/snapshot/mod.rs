@@ -19,12 +19,16 @@
 mod life;
 mod run;
 mod swarm;
+mod tiny;
+mod views;
 
 use crate::only::How;
 use crate::run::Outcome;
 
 use self::run::Run;
 use self::swarm::Swarm;
+
+pub use self::tiny::tiny;
 
 /// Runs one seed of snapshots with so many requests.
 #[must_use]
