@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   for each bug: seeds 0, 1, 2 … of the subject that it is in ─▶ the first that fails, and how many do
+//!                                                              ─▶ shrunk: how few operations fail as well
 //! ```
 //!
 //! A line of the table that this prints is one bug; one that no seed finds is a failure of the tests.
@@ -10,6 +11,7 @@ use forebay_block::replant;
 
 use crate::drive::Drive;
 use crate::job::{Job, REQUESTS, Subject};
+use crate::shrink;
 
 /// Seeds that must find any bug.
 const SEEDS: u64 = 1000;
@@ -44,14 +46,19 @@ pub fn run(names: &[String], jobs: usize) -> Result<bool, String> {
     if let Some(unknown) = names.iter().find(|name| !known.iter().any(|(known, _)| known == name)) {
         return Err(format!("there is no bug {unknown}"));
     }
-    println!("| bug | what others had | found in | by seed | of 1,000 seeds find it |\n|---|---|---|---|---|");
+    println!(
+        "| bug | what others had | found in | by seed | of 1,000 seeds find it | operations left |\n|---|---|---|---|---|---|"
+    );
     let mut all = true;
     for (name, origin) in known.iter().filter(|(name, _)| names.is_empty() || names.iter().any(|asked| asked == name)) {
         let subject = PLACES.iter().find(|(bug, _)| bug == name).map_or(Subject::Cache, |(_, subject)| *subject);
         let job = Job { subject, requests: REQUESTS, bug: Some((*name).to_owned()) };
-        let failed = Drive::new(job, 0..SEEDS, jobs).failing();
-        let first = failed.iter().min().map_or("never".to_owned(), u64::to_string);
-        println!("| {name} | {origin} | `{}` | {first} | {} |", subject.name(), failed.len());
+        let failed = Drive::new(job.clone(), 0..SEEDS, jobs).failing();
+        let first = failed.iter().min().copied();
+        let left = first.and_then(|seed| shrink::operations(job, seed));
+        let tell = |number: Option<u64>| number.map_or("–".to_owned(), |number| number.to_string());
+        let left = tell(left.map(|left| left as u64));
+        println!("| {name} | {origin} | `{}` | {} | {} | {left} |", subject.name(), tell(first), failed.len());
         all &= !failed.is_empty();
     }
     Ok(all)

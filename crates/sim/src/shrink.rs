@@ -43,9 +43,7 @@ pub fn run(job: Job, seed: u64) -> bool {
         return false;
     };
     let (lives, operations) = (shrinking.only.lives.len(), shrinking.only.operations());
-    shrinking.leave_out_lives();
-    shrinking.leave_out_operations();
-    shrinking.leave_out_lives();
+    shrinking.leave_out();
     let only = &shrinking.only;
     println!(
         "seed {seed}, after {} attempts: {operations} operations in {lives} lives are {} in {} now",
@@ -56,6 +54,13 @@ pub fn run(job: Job, seed: u64) -> bool {
     println!("  replay: cargo xtask sim {} --seed {seed} --only '{only}' --verbose", shrinking.job.words().join(" "));
     shrinking.tell();
     true
+}
+
+/// How many operations of a seed are left when it is shrunk; `None` where it does not fail.
+pub fn operations(job: Job, seed: u64) -> Option<usize> {
+    let mut shrinking = Shrinking::begin(job, seed)?;
+    shrinking.leave_out();
+    Some(shrinking.only.operations())
 }
 
 impl Shrinking {
@@ -108,6 +113,12 @@ impl Shrinking {
             }
         }
         false
+    }
+
+    fn leave_out(&mut self) {
+        self.leave_out_lives();
+        self.leave_out_operations();
+        self.leave_out_lives();
     }
 
     fn leave_out_lives(&mut self) {

@@ -9,7 +9,7 @@
 use std::process::{Command, Output};
 
 /// Seeds that must find a bug.
-const SEEDS: u64 = 1000;
+const SEEDS: usize = 1000;
 
 fn simulate(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_forebay-sim")).args(words).output().expect("the simulator was built")
@@ -23,7 +23,9 @@ fn run(subject: &str, seed: u64, bug: &[&str]) -> Output {
 /// The seed that finds `bug`: `seed`, which did when this was written, or one behind it.
 fn finder(bug: &str, subject: &str, seed: u64) -> u64 {
     let finds = |seed: &u64| !run(subject, *seed, &["--replant", bug]).status.success();
-    (seed..seed + SEEDS).find(finds).unwrap_or_else(|| panic!("{bug} escaped from {SEEDS} seeds"))
+    // A page of a clone's metadata is torn in large ones only, of which one in so many seeds has one.
+    let step = if bug == "M9" { 16 } else { 1 };
+    (seed..).step_by(step).take(SEEDS).find(finds).unwrap_or_else(|| panic!("{bug} escaped from {SEEDS} seeds"))
 }
 
 /// Finds `bug`; without it the same seed passes.
