@@ -112,6 +112,19 @@ fn cut_off(source: &str, to: &str, journal: &str) {
     copy.kill();
 }
 
+#[test]
+fn a_journal_of_another_copy_that_settled_nothing_leaves_nothing_made() {
+    let scratch = Scratch::new();
+    let source = scratch.write("source", &data(1 << 20));
+    let (to, another, journal) = (scratch.file("to"), scratch.file("another"), scratch.file("journal"));
+    let copy = Running::new(&[binary(), "copy", &source, &to, "--resume", &journal, "--rate", "1K"]);
+    let begun = || fs::read(&journal).is_ok_and(|bytes| bytes.get(4096..4104) == Some(b"FBCOPYJ1"));
+    run::wait_for("the journal", Duration::from_mins(1), || begun().then_some(()));
+    copy.kill();
+    refused(&[&source, &another, "--resume", &journal], 1, "another copy");
+    assert!(!Path::new(&another).exists());
+}
+
 /// A server on `socket` for the file `disk`, with more words for it.
 fn serve(socket: &str, disk: &str, filter: &[&str], more: &[&str]) -> Running {
     let _ = fs::remove_file(socket); // of one that was killed

@@ -181,8 +181,11 @@ async fn open<'a>(
         watch: Rc::default(),
         first: 0,
     };
-    if let Some(file) = file {
-        Box::pin(job.resume(file)).await?;
+    if let Some(file) = file
+        && let Err(failure) = Box::pin(job.resume(file)).await
+    {
+        job.destinations.iter().for_each(Destination::unmake);
+        return Err(failure);
     }
     // What takes everything in order takes zeroes, too; and holes are what a full allocation has not.
     let reserved = job.destinations.iter().all(|to| to.reserved || to.target.is_none());

@@ -189,7 +189,7 @@ impl Destination {
     }
 
     /// Takes back what was made, as far as it was.
-    fn unmake(&self) {
+    pub fn unmake(&self) {
         // The error that led here is what counts.
         let _ = match (&self.end, &self.file) {
             (End::Path(path), _) if self.created => std::fs::remove_file(path),
