@@ -66,6 +66,8 @@ pub(crate) struct Client {
     dead: Cell<bool>,
     /// A fault may have been injected in this life, so that errors are no failures.
     faulty: Cell<bool>,
+    /// What failed may still happen.
+    late: Cell<bool>,
     /// Errors since the last success.
     pub(crate) errors: Cell<u32>,
 }
@@ -82,6 +84,7 @@ impl Client {
             waker: Cell::new(None),
             dead: Cell::new(false),
             faulty: Cell::new(false),
+            late: Cell::new(false),
             errors: Cell::new(0),
         })
     }
@@ -92,6 +95,11 @@ impl Client {
 
     pub(crate) fn expect_errors(&self) {
         self.faulty.set(true);
+    }
+
+    /// What fails may still happen, at any time: it goes to somebody who may be at work on it unseen.
+    pub(crate) fn expect_late_effects(&self) {
+        self.late.set(true);
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -203,7 +211,9 @@ impl Client {
         if took_s > ANSWER_MAX_S && !self.faulty.get() {
             self.ledger.fail(format!("v{} {ask:?} {sectors:?} took {took_s} s in a healthy world", op.0));
         }
-        model.end(op, status.is_ok());
+        if status.is_ok() || !self.late.get() {
+            model.end(op, status.is_ok());
+        }
     }
 }
 
