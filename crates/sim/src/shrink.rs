@@ -22,8 +22,12 @@ use crate::job::{Job, REQUESTS};
 const TIME_MAX: Duration = Duration::from_mins(1);
 /// Requests that a seed is tried with before the ones that were asked for.
 const FEWER: [u64; 6] = [10, 20, 50, 100, 200, 500];
-/// Other times and cuts that are tried for an attempt that does not fail.
-const SALTS: u64 = 4;
+/// Other times and cuts that are tried for an attempt that does not fail: the more it leaves out, the more.
+const SALTS_MIN: usize = 4;
+/// How much more each time that everything was tried and too many operations are left.
+const SALTS_MORE: usize = 4;
+/// As many as for one that left out everything.
+const SALTS_MAX: usize = 64;
 /// Operations that are few enough.
 const ENOUGH: usize = 20;
 
@@ -34,6 +38,7 @@ struct Shrinking {
     only: Only,
     began: Instant,
     attempts: u32,
+    salts_min: usize,
 }
 
 /// Shrinks a failing seed and tells what is left; whether it failed at all.
@@ -69,7 +74,7 @@ impl Shrinking {
     fn begin(job: Job, seed: u64) -> Option<Self> {
         let began = Instant::now();
         let asked = job.requests;
-        let mut shrinking = Self { job, seed, only: Only::default(), began, attempts: 0 };
+        let mut shrinking = Self { job, seed, only: Only::default(), began, attempts: 0, salts_min: SALTS_MIN };
         for requests in FEWER.into_iter().filter(|&fewer| fewer < asked.min(REQUESTS)).chain([asked]) {
             shrinking.job.requests = requests;
             let output = shrinking.attempt(None, false);
@@ -102,7 +107,10 @@ impl Shrinking {
 
     /// Whether `only` fails as well, at once or with another salt; takes it then.
     fn accept(&mut self, only: &Only) -> bool {
-        for salt in [only.salt].into_iter().chain(0..SALTS) {
+        let parts = |only: &Only| only.lives.len() + only.operations();
+        let (left, before) = (parts(only), parts(&self.only).max(1));
+        let salts = (SALTS_MAX * before.saturating_sub(left) / before).max(self.salts_min) as u64;
+        for salt in [only.salt].into_iter().chain(0..salts) {
             if self.began.elapsed() > TIME_MAX {
                 return false;
             }
@@ -116,9 +124,15 @@ impl Shrinking {
     }
 
     fn leave_out(&mut self) {
-        self.leave_out_lives();
-        self.leave_out_operations();
-        self.leave_out_lives();
+        loop {
+            self.leave_out_lives();
+            self.leave_out_operations();
+            self.leave_out_lives();
+            if self.only.operations() <= ENOUGH || self.began.elapsed() > TIME_MAX {
+                return;
+            }
+            self.salts_min *= SALTS_MORE;
+        }
     }
 
     fn leave_out_lives(&mut self) {
