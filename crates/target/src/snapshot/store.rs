@@ -22,7 +22,7 @@ use forebay_reactor::{Buffer, BufferPool};
 use super::SnapshotError;
 use super::disk::format::{ENTRY_BYTES, FIRST_DATA, HEADER_BYTES};
 use super::disk::round::{self, blank_area, block_bytes, entry_offset, plan};
-use super::disk::{Exception, FormatError, Header, Layout, Piece, Position};
+use super::disk::{Exception, Header, Layout, List, Piece, Position};
 use crate::below::check_multiple;
 
 /// Largest request of metadata, bytes.
@@ -73,28 +73,6 @@ pub struct Usage {
     pub total: u64,
     /// Header and areas.
     pub metadata: u64,
-}
-
-/// Entries as they come from the disk.
-#[derive(Default)]
-struct Reading {
-    entries: Vec<Exception>,
-    ended: bool,
-    /// Something stands behind the end of the list.
-    unclean: bool,
-}
-
-impl Reading {
-    fn feed(&mut self, bytes: &[u8]) {
-        for entry in bytes.chunks_exact(ENTRY_BYTES) {
-            if let Some(exception) = Exception::decode(entry).filter(|_| !self.ended) {
-                self.entries.push(exception);
-            } else {
-                self.ended = true;
-                self.unclean |= entry.iter().any(|&byte| byte != 0);
-            }
-        }
-    }
 }
 
 impl Store {
@@ -178,22 +156,20 @@ impl Store {
 
     /// Reads all entries, and clears what stands behind them (I5).
     async fn load(&self) -> Result<Vec<Exception>, SnapshotError> {
-        let mut reading = Reading::default();
+        let mut list = List::new(self.layout, self.chunks);
         let ahead = (REQUEST_BYTES_MAX / self.layout.chunk_bytes()).clamp(1, AREAS_AHEAD);
         let mut area = 0;
-        while !reading.ended && self.layout.area_chunk(area) < self.chunks {
+        while !list.is_ended() && self.layout.area_chunk(area) < self.chunks {
             let fits = |area: &u64| self.layout.area_chunk(*area) < self.chunks;
             let areas: Vec<u64> = (area..area + ahead).take_while(fits).collect();
-            let known = reading.entries.len();
-            self.load_areas(&areas, &mut reading).await.map_err(SnapshotError::Read)?;
-            for (index, &entry) in (0..).zip(&reading.entries).skip(known) {
-                self.layout.check(index, entry, self.chunks)?;
-            }
+            self.load_areas(&areas, &mut list).await?;
             area += ahead;
-            reading.ended |= planted(Bug::M7AreaNotLoaded);
+            if planted(Bug::M7AreaNotLoaded) {
+                break;
+            }
         }
-        let entries = reading.entries;
-        check_unique(&entries)?;
+        let unclean = list.is_unclean();
+        let entries = list.finish()?;
         let count = entries.len() as u64;
         let per_area = self.layout.area_entries();
         let position = Position { area: count / per_area, filled: count % per_area };
@@ -202,7 +178,7 @@ impl Store {
         let tail = entries[entries.len() - tail_length..].to_vec();
         let highest = entries.iter().map(|entry| entry.new + 1).max().unwrap_or(0);
         self.next.set(self.layout.data_from(highest));
-        if reading.unclean {
+        if unclean {
             let offset = entry_offset(self.layout, Position { filled: position.filled - tail.len() as u64, ..position });
             let end = entry_offset(self.layout, Position { filled: per_area, ..position });
             let piece = Piece { offset, bytes: end - offset, entries: tail.clone() };
@@ -217,7 +193,7 @@ impl Store {
     }
 
     /// Reads `areas` at once and takes in what they hold, up to the end of the list.
-    async fn load_areas(&self, areas: &[u64], reading: &mut Reading) -> Result<(), Status> {
+    async fn load_areas(&self, areas: &[u64], list: &mut List) -> Result<(), SnapshotError> {
         let bytes = self.layout.chunk_bytes();
         let mut calls = Vec::new();
         let start = |area| self.layout.sector(self.layout.area_chunk(area)).to_bytes();
@@ -225,16 +201,19 @@ impl Store {
             let buffer = self.pool.take(length(bytes));
             calls.push((self.read(start(area), bytes, &buffer), buffer));
         }
+        let mut result = Ok(());
         for (one, mut buffer) in calls {
-            fine(one.await.status())?;
-            if !reading.ended {
-                reading.feed(&buffer.bytes_mut()[..length(bytes)]);
+            let read = fine(one.await.status()).map_err(SnapshotError::Read);
+            result = result.and(read);
+            if result.is_ok() && !list.is_ended() {
+                result = list.feed(&buffer.bytes_mut()[..length(bytes)]).map_err(SnapshotError::from);
             }
         }
+        result?;
         let large = areas.first().filter(|_| bytes > REQUEST_BYTES_MAX);
         for at in (0..bytes).step_by(length(REQUEST_BYTES_MAX)).filter(|_| large.is_some()) {
-            let mut buffer = read(&self.cow, &self.pool, start(areas[0]) + at, REQUEST_BYTES_MAX).await?;
-            reading.feed(&buffer.bytes_mut()[..length(REQUEST_BYTES_MAX)]);
+            let buffer = read(&self.cow, &self.pool, start(areas[0]) + at, REQUEST_BYTES_MAX).await;
+            list.feed(&buffer.map_err(SnapshotError::Read)?.bytes_mut()[..length(REQUEST_BYTES_MAX)])?;
         }
         Ok(())
     }
@@ -452,16 +431,4 @@ fn fine(status: Status) -> Result<(), Status> {
 
 fn length(bytes: u64) -> usize {
     usize::try_from(bytes).expect("a request of metadata is at most 1 MiB")
-}
-
-/// Refuses a list that names a chunk of the origin or of the store twice.
-fn check_unique(entries: &[Exception]) -> Result<(), FormatError> {
-    for key in [|entry: &Exception| entry.old, |entry: &Exception| entry.new] {
-        let mut all: Vec<(u64, u64)> = entries.iter().map(key).zip(0..).collect();
-        all.sort_unstable();
-        if let Some(pair) = all.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(FormatError::Twice { index: pair[1].1, chunk: pair[1].0 });
-        }
-    }
-    Ok(())
 }

@@ -307,3 +307,24 @@ fn discards_zero_what_is_kept_and_leave_alone_what_is_not() {
         assert_eq!(read(snapshot, 0, 8).await, Ok(old[..4096].to_vec()));
     });
 }
+
+#[test]
+fn a_discard_that_is_passed_down_is_saved_for_others_and_not_for_itself() {
+    let mut wish = Wish::new(P, 8, 64);
+    wish.discards = Discards::ZeroCowAndPassDown;
+    let rig = Rig::new(1024, &[wish, Wish::new(P, 8, 64)]);
+    let old = rig.origin_bytes();
+    rig.run(async |life| {
+        let [snapshot, other] = [&life.snapshots[0], &life.snapshots[1]];
+        assert_eq!(write(&**snapshot, 8, &[7; 4096], false).await, Status::Ok);
+        let whole = Extent::new(Sector(0), SectorCount(16));
+        assert_eq!(call(&**snapshot, Bio::discard(whole)).await.status(), Status::Ok);
+        assert!(rig.origin.borrow().seen.contains(&Seen::Discard(0, 16)));
+        assert_eq!((snapshot.status().exceptions, other.status().exceptions), (1, 2));
+        assert_eq!(read(&**snapshot, 8, 8).await, Ok(vec![0; 4096]));
+        assert_eq!(read(&**other, 0, 16).await, Ok(old[..8192].to_vec()));
+        // The disk of this test keeps what is discarded; another one need not.
+        rig.origin.borrow_mut().bytes[..8192].fill(0);
+        assert_eq!(read(&**other, 0, 16).await, Ok(old[..8192].to_vec()));
+    });
+}
