@@ -23,7 +23,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use forebay::block::{Sector, SectorCount, Status, Target};
+use forebay::block::{Extent, Sector, SectorCount, Status, Target};
 use forebay::{BufferPool, Devices, FileOptions, Reactor, engine};
 use forebay_target::copy::{Engine, How, Journal, Leg, Settings, Watch, Zeroes};
 
@@ -76,6 +76,11 @@ fn check(flags: &CopyFlags) -> Result<(), Failure> {
     if to_stream > 0 && flags.checksum {
         return usage("--checksum prints to standard output, where the copy goes: leave one out");
     }
+    if flags.keep_going && (streams || flags.checksum) {
+        return usage(
+            "--keep-going leaves gaps, and --checksum, standard input and standard output need everything in order: leave one out",
+        );
+    }
     Ok(())
 }
 
@@ -103,6 +108,15 @@ fn words(status: Status) -> &'static str {
         Status::Aborted => "it was given up",
         Status::Again => "it is busy",
     }
+}
+
+/// What of `name` cannot be read: `extents`, which count from sector `begin`.
+fn unread(extents: &[Extent], begin: u64, name: &str) -> Vec<String> {
+    let text = |extent: &Extent| {
+        let at = Sector(begin + extent.start.0).to_bytes();
+        format!("{} bytes at {at} of {name} cannot be read", extent.count.to_bytes())
+    };
+    extents.iter().map(text).collect()
 }
 
 /// A copy in the making.
@@ -277,7 +291,7 @@ impl Job<'_> {
         let whole = self.whole_bytes(block_bytes);
         let mut copied = Ok(());
         if let Some(target) = &self.source.target {
-            let piece_bytes = flags.request_size.max(block_bytes);
+            let piece_bytes = flags.request_size.next_multiple_of(block_bytes);
             let in_flight_bytes = flags.queue_size.min(u64::from(flags.requests.get()) * u64::from(piece_bytes));
             let settings = Settings { piece_bytes, in_flight_bytes, rate: flags.rate, ..Settings::default() };
             let engine = Engine::new(self.reactor, self.pool, &settings);
@@ -293,7 +307,7 @@ impl Job<'_> {
                     Box::pin(self.with_bar(whole, Box::pin(copying))).await.map_err(failed)?
                 }
             };
-            copied = self.report(&outcome, &legs);
+            copied = self.report(&outcome, &legs, self.first);
             if copied.is_err() && !flags.keep_going {
                 return copied;
             }
@@ -338,19 +352,15 @@ impl Job<'_> {
         let to = [Leg::new(Rc::clone(hash) as Rc<dyn Target>, Sector(0))];
         let how = How { sequential: true, holes: !self.flags.no_extents, ..How::default() };
         let outcome = Box::pin(engine.copy(&from, &to, SectorCount(self.first), &how)).await;
-        self.report(&outcome, &[("the checksum".to_owned(), to[0].clone())])
+        self.report(&outcome, &[("the checksum".to_owned(), to[0].clone())], 0)
     }
 
-    /// Says what went wrong.
-    fn report(&self, outcome: &forebay_target::copy::Outcome, legs: &[(String, Leg)]) -> Result<(), Failure> {
-        let mut what = Vec::new();
-        for extent in &outcome.unread {
-            let at = (self.first + extent.start.0) * 512;
-            what.push(format!("{} bytes at {at} of {} cannot be read", extent.count.to_bytes(), self.source.name));
-        }
+    /// Says what went wrong in a copy that began at sector `begin`.
+    fn report(&self, outcome: &forebay_target::copy::Outcome, legs: &[(String, Leg)], begin: u64) -> Result<(), Failure> {
+        let mut what = unread(&outcome.unread, begin, &self.source.name);
         for failed in &outcome.unwritten {
             let name = legs.get(failed.leg).map_or("a destination", |(name, _)| name);
-            let at = failed.ranges.first().map_or(0, |first| (self.first + first.start.0) * 512);
+            let at = failed.ranges.first().map_or(0, |first| (begin + first.start.0) * 512);
             let error = self.output.as_ref().filter(|_| name == "standard output").and_then(|output| output.error());
             let why = error.map_or_else(|| words(failed.status).to_owned(), |error| why(&error));
             what.push(format!("writing {name} at {at} failed: {why}"));
@@ -419,5 +429,41 @@ impl Job<'_> {
         let parts = [("read", seen.read), ("written", seen.written), ("zeroed", seen.zeroed), ("left alone", seen.skipped)];
         let parts: Vec<_> = parts.iter().map(|(what, bytes)| format!("{} {what}", figures::bytes(*bytes))).collect();
         tracing::info!("{total} copied in {:.2} s{resumed}: {}", elapsed.as_secs_f64(), parts.join(", "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: CopyFlags,
+    }
+
+    /// The refusal of a command line.
+    fn refused(words: &[&str]) -> Option<String> {
+        let line = Line::try_parse_from(["copy"].iter().chain(words)).unwrap();
+        check(&line.flags).err().map(|failure| failure.sentence())
+    }
+
+    #[test]
+    fn keep_going_is_refused_where_everything_is_needed_in_order() {
+        for words in [["a", "b", "--checksum"], ["-", "b", "--progress"], ["a", "-", "--progress"]] {
+            assert_eq!(refused(&words), None);
+            let told = refused(&[&words[..], &["--keep-going"]].concat()).unwrap();
+            assert!(told.contains("--keep-going leaves gaps"), "{told}");
+        }
+        assert_eq!(refused(&["a", "b", "--keep-going"]), None);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_from_the_start_of_the_source() {
+        let extents = [Extent::new(Sector(3), SectorCount(2))];
+        assert_eq!(unread(&extents, 0, "disk"), ["1024 bytes at 1536 of disk cannot be read"]);
+        assert_eq!(unread(&extents, 8, "disk"), ["1024 bytes at 5632 of disk cannot be read"]);
     }
 }

@@ -72,7 +72,7 @@ pub struct CopyFlags {
     /// Keep a journal in this file, and go on where a copy that was cut off has got to
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
-    /// Go on after errors, and copy what can be copied
+    /// Go on after errors, and copy what can be copied; not with --checksum or -
     #[arg(long)]
     pub keep_going: bool,
     /// Let the kernel copy from file to file where it can, and share blocks with the source where it can do that
