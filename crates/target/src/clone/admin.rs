@@ -110,7 +110,7 @@ pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<
         foreground: Engine::new(reactor, pool, &foreground),
         changes: OnceCell::new(),
         batches: OnceCell::new(),
-        timed: crate::below::Parked::default(),
+        below: crate::below::Parked::default(),
         suspended: Cell::new(false),
         waiting: RefCell::default(),
         latched: Cell::new(false),
@@ -273,12 +273,11 @@ impl CloneTarget {
         }
     }
 
-    /// Holds new requests and hydration back, waits for what is under way, and commits. What was passed on to a
-    /// destination that holds everything ends by itself.
+    /// Holds new requests and hydration back, waits for what is under way, and commits.
     pub async fn suspend(&self) -> Status {
         self.suspended.set(true);
         let changes = || self.changes.get().map_or(0, forebay_reactor::JobPool::running);
-        while changes() > 0 || self.hydration.batches() > 0 || !self.timed.is_empty() {
+        while changes() > 0 || self.hydration.batches() > 0 || !self.below.is_empty() {
             self.reactor.sleep(std::time::Duration::from_millis(1)).await;
         }
         self.commits.owe();

@@ -81,8 +81,8 @@ pub struct CloneTarget {
     foreground: Engine,
     changes: OnceCell<JobPool<(Rc<CloneTarget>, Bio)>>,
     batches: OnceCell<JobPool<(Rc<CloneTarget>, Batch)>>,
-    /// Requests below whose time is taken, each with when it began.
-    timed: Parked<Duration>,
+    /// Requests that were passed on and are not over, each with when it began where its time is taken.
+    below: Parked<Option<Duration>>,
     suspended: Cell<bool>,
     /// Requests that came while it was suspended.
     waiting: RefCell<VecDeque<Bio>>,
@@ -170,20 +170,25 @@ impl CloneTarget {
     /// Sends a request down as it is. While there is something to hydrate its time is taken, so that
     /// hydration can step back.
     fn pass(&self, bio: Bio, below: &Leg) {
-        if self.hydration.is_over() {
-            return below.target.submit(bio);
-        }
-        self.timed.pass(bio, self.reactor.now(), self.me() as Rc<dyn End>, &*below.target);
+        let began = (!self.hydration.is_over()).then(|| self.reactor.now());
+        self.below.pass(bio, began, self.me() as Rc<dyn End>, &*below.target);
+    }
+
+    /// Has `submit` send a request down, whose time does not count.
+    fn pass_untimed(&self, bio: Bio, submit: impl FnOnce(Bio)) {
+        self.below.pass_with(bio, None, self.me() as Rc<dyn End>, submit);
     }
 }
 
 impl End for CloneTarget {
     fn bio_ended(&self, part: Bio, token: u64) {
-        let (bio, began) = self.timed.take(token);
+        let (bio, began) = self.below.take(token);
         let status = part.status();
         drop(part);
-        let now = self.reactor.now();
-        self.hydration.request_ended(now.saturating_sub(began), now);
+        if let Some(began) = began {
+            let now = self.reactor.now();
+            self.hydration.request_ended(now.saturating_sub(began), now);
+        }
         bio.end(status);
     }
 }

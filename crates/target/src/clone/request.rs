@@ -29,6 +29,11 @@ impl CloneTarget {
         if bio.flags().no_wait {
             return bio.end(Status::Again);
         }
+        self.pass_untimed(bio, |bio| self.read_mixed(bio, touched));
+    }
+
+    /// Reads each run of regions from where it is.
+    fn read_mixed(&self, bio: Bio, touched: Range<u32>) {
         let Range { mut start, end } = touched;
         while start < end {
             let (hydrated, run_end) = self.regions.borrow().run(start..end);
@@ -62,7 +67,7 @@ impl CloneTarget {
         let hydrated = self.regions.borrow().all_hydrated(self.touched(bio.extent()));
         match (hydrated, self.passes_discards()) {
             (false, _) => self.start_change(bio),
-            (true, true) => self.destination.target.submit(bio),
+            (true, true) => self.pass_untimed(bio, |bio| self.destination.target.submit(bio)),
             (true, false) => bio.end(Status::Ok),
         }
     }

@@ -1,6 +1,8 @@
 //! What requests of a clone do, over disks in memory and a clock that jumps.
 
+use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use forebay_block::{Ability, Bio, Flags, Limits, Op, SectorCount, Status, Target};
 use forebay_reactor::{BufferPool, Reactor};
@@ -331,4 +333,38 @@ fn a_flush_commits_also_where_the_destination_has_none() {
     drop(clone);
     bench.kill();
     assert_eq!(bench.still().status().hydrated, 1);
+}
+
+#[test]
+fn a_suspend_waits_for_everything_that_was_passed_on() {
+    for (what, hydrate, bio) in [
+        ("write", 100, write(19, &[7; 512])),
+        ("zeroes", 100, Bio::write_zeroes(extent(0, 8))),
+        ("discard", 100, Bio::discard(extent(0, 8))),
+        ("discard beside cold regions", 8, Bio::discard(extent(0, 8))),
+        ("read", 100, read(3, 2).0),
+        ("read of both", 8, read(4, 8).0),
+    ] {
+        let bench = Bench::new();
+        let clone = bench.still();
+        bench.write(&clone, 0, hydrate, 1);
+        bench.flush(&clone);
+        bench.destination.take_seen();
+        bench.destination.hold.set(true);
+        let suspended = Rc::new(Cell::new(false));
+        let (suspending, told) = (Rc::clone(&clone), Rc::clone(&suspended));
+        let work = async {
+            let request = call(&*clone, bio);
+            assert!(bench.reactor.spawn(async move { told.set(suspending.suspend().await.is_ok()) }));
+            bench.reactor.sleep(Duration::from_millis(100)).await;
+            assert_eq!(bench.destination.take_seen().len(), 1, "{what}: nothing is flushed before it is over");
+            bench.destination.hold.set(false);
+            bench.destination.end_held(0);
+            assert_eq!(request.await.status(), Status::Ok, "{what}");
+            bench.reactor.sleep(Duration::from_millis(100)).await;
+        };
+        bench.reactor.run(Box::pin(work)).unwrap();
+        assert!(suspended.get(), "{what}");
+        assert_eq!(bench.destination.take_seen(), [(Op::Flush, extent(0, 0))], "{what}");
+    }
 }
