@@ -100,7 +100,7 @@ pub struct Mirror {
     /// Raised when a write ended, for the cleaner.
     written: Event,
     flushes: Flushes,
-    /// Pieces under way, and those of them that have begun to be copied.
+    /// Pieces under way, and those that have begun to be copied or compared.
     copying: Cell<usize>,
     begun: Cell<usize>,
     /// Runs of which something could be read nowhere in the last pass.

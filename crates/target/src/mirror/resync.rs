@@ -150,7 +150,7 @@ impl Mirror {
     }
 
     /// Locks `extent` at a time when the mirror is not suspended.
-    async fn lock_piece(&self, extent: Extent) -> Guard {
+    pub(super) async fn lock_piece(&self, extent: Extent) -> Guard {
         loop {
             let seen = self.resumed.count();
             let guard = self.locks.lock(LockRange::new(extent.start.0, extent.count.0)).await;

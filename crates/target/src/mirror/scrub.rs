@@ -8,6 +8,7 @@
 //! Regions that are known to differ are left out: they are copied anyway. A repair copies from the
 //! source, because nothing says which leg is right; what the source cannot read is left as it is.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -17,7 +18,6 @@ use forebay_reactor::Buffer;
 use super::Mirror;
 use super::resync::PIECE_SECTORS;
 use super::who::legs::{LegSet, Trouble};
-use crate::lock::LockRange;
 
 /// Runs of differing regions that are kept; beyond that they are only counted.
 const RUNS_MAX: usize = 1000;
@@ -53,8 +53,24 @@ impl ScrubReport {
     }
 }
 
+/// A piece that has begun, which a suspend waits for, until this is dropped.
+struct Begun<'a>(&'a Cell<usize>);
+
+impl<'a> Begun<'a> {
+    fn new(count: &'a Cell<usize>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
 impl Mirror {
-    /// Compares everything; with `repair`, has regions copied that differ.
+    /// Compares everything; with `repair`, has regions copied that differ. It waits while the mirror is suspended.
     pub async fn scrub(&self, repair: bool) -> ScrubReport {
         let mut report = ScrubReport { running: true, repair, ..ScrubReport::default() };
         let mut next = 0;
@@ -65,7 +81,13 @@ impl Mirror {
             let whole = PIECE_SECTORS / region.count.0.max(1) * region.count.0;
             let count = if rest < PIECE_SECTORS { rest.max(whole) } else { PIECE_SECTORS };
             let extent = Extent::new(Sector(next), SectorCount(count.min(self.sectors.0 - next)));
+            let guard = self.lock_piece(extent).await;
+            if self.closed.get() {
+                break;
+            }
+            let begun = Begun::new(&self.begun);
             Box::pin(self.compare(extent, repair, &mut report)).await;
+            drop((guard, begun));
             next += extent.count.0;
             *self.scrubbed.borrow_mut() = Some(report.clone());
         }
@@ -77,9 +99,8 @@ impl Mirror {
         report
     }
 
-    /// Compares `extent` on all legs.
+    /// Compares `extent`, which is locked, on all legs.
     async fn compare(&self, extent: Extent, repair: bool, report: &mut ScrubReport) {
-        let guard = self.locks.lock(LockRange::new(extent.start.0, extent.count.0)).await;
         let regions = self.regions_of(extent);
         let having = {
             let state = self.state.borrow();
@@ -126,7 +147,6 @@ impl Mirror {
                 self.repair(region, readable).await;
             }
         }
-        drop(guard);
     }
 
     /// Has `region` copied, whose lock is held, from the source, which is one of those that are `readable`.

@@ -181,3 +181,37 @@ fn a_suspended_mirror_holds_requests_and_copies_nothing() {
         assert!(rig.equal() && rig.sector(1, 30) == 6);
     });
 }
+
+#[test]
+fn a_suspend_waits_for_the_piece_of_a_scrub_and_the_scrub_for_the_resume() {
+    let rig = Rig::new(2);
+    rig.run(rig.setup(true, Sync::None, KEEP), async |mirror| {
+        let reports = Rc::new(Cell::new(0));
+        let scrub = || {
+            let (scrubbing, told) = (Rc::clone(mirror), Rc::clone(&reports));
+            assert!(mirror.reactor.spawn(async move { told.set(told.get() + scrubbing.scrub(false).await.compared) }));
+        };
+        rig.legs[0].hold.set(true);
+        scrub();
+        mirror.reactor.sleep(Duration::from_millis(1)).await;
+        assert_eq!(rig.legs[0].held(), 1);
+        let suspended = Rc::new(Cell::new(false));
+        let (suspending, told) = (Rc::clone(mirror), Rc::clone(&suspended));
+        assert!(mirror.reactor.spawn(async move { told.set(suspending.suspend().await.is_ok()) }));
+        mirror.reactor.sleep(Duration::from_millis(100)).await;
+        assert_eq!(rig.legs[0].held(), 1, "nothing is flushed before the piece is over");
+        rig.legs[0].hold.set(false);
+        rig.legs[0].end_held(0);
+        mirror.reactor.sleep(Duration::from_millis(100)).await;
+        assert!(suspended.get());
+        assert_eq!(reports.get(), SECTORS);
+
+        rig.legs.iter().for_each(|leg| drop(leg.take_seen()));
+        scrub();
+        mirror.reactor.sleep(Duration::from_secs(9)).await;
+        assert!(rig.legs.iter().all(|leg| leg.take_seen().is_empty()));
+        mirror.resume();
+        mirror.reactor.sleep(Duration::from_secs(1)).await;
+        assert_eq!(reports.get(), 2 * SECTORS);
+    });
+}
