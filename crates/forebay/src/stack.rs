@@ -258,7 +258,8 @@ impl Stack {
             Ok(false) => {}
             done => return Ok(done.map(|_| ())?),
         }
-        self.needs_cache("messages reach")?;
+        self.needs_suspendable("messages reach")?;
+        self.needs_cache("this message reaches")?;
         for cache in self.caches() {
             cache.message(words).await?;
         }

@@ -279,7 +279,7 @@ fn a_cache_takes_messages_and_can_be_suspended_and_a_plain_stack_cannot() {
     run(async |reactor, pool| {
         let plain = Stack::open(reactor, pool, "plain", "0 8 linear ram:4K 0").await.unwrap();
         let told = plain.message(&["flush"]).await.unwrap_err().to_string();
-        assert_eq!(told, "plain has no write cache: messages reach only write caches");
+        assert_eq!(told, "plain has no write cache, mirror or clone: messages reach only these");
         assert!(plain.suspend().await.is_err() && plain.resume().is_err());
         let held = plain.suspend().await.unwrap_err().to_string();
         assert_eq!(held, "plain has no write cache, mirror or clone: suspend holds only these");

@@ -113,7 +113,7 @@ fn what_is_not_there_is_named() {
     assert_eq!(served.refusal(&nobody), "there is no device \"other\": this server has disk");
     assert_eq!(served.refusal(&message(Some("other"), "flush")), "there is no device \"other\": this server has disk");
     let suspend = Request::Suspend { device: None };
-    assert_eq!(served.refusal(&suspend), "disk has no write cache: suspend holds only write caches");
+    assert_eq!(served.refusal(&suspend), "disk has no write cache, mirror or clone: suspend holds only these");
     let control = served.control.clone();
     drop(served);
     let gone = ask(&control, &nobody).unwrap_err().sentence();
