@@ -5,6 +5,7 @@ use forebay_tests::server::{binary, forebay};
 use forebay_tests::{Scratch, require, require_root};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -16,71 +17,6 @@ fn settled(journal: &str) -> u64 {
     let file = fs::read(journal).unwrap_or_default();
     let long = |at: usize| file.get(at..at + 8).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")));
     long(32).max(long(4096 + 32))
-}
-
-#[test]
-fn a_copy_that_is_killed_goes_on_where_it_was_and_ends_identical() {
-    let scratch = Scratch::new();
-    let mut bytes = data(24 << 20);
-    bytes[3 << 20..4 << 20].fill(0);
-    bytes.extend([9; 77]);
-    let source = scratch.write("source", &bytes);
-    let (to, other, journal) = (scratch.file("to"), scratch.file("other"), scratch.file("journal"));
-    fs::write(&other, vec![0xAA; 25 << 20]).unwrap();
-    let words = [binary(), "copy", &source, &to, &other, "--resume", &journal, "--rate", "2M", "--request-size", "64K"];
-    for _ in 0..2 {
-        let before = settled(&journal);
-        let mut child = std::process::Command::new(words[0]).args(&words[1..]).stderr(Stdio::null()).spawn().unwrap();
-        run::wait_for("progress in the journal", Duration::from_mins(1), || {
-            let running = child.try_wait().unwrap().is_none();
-            assert!(running, "the copy takes 12 s");
-            (settled(&journal) > before).then_some(())
-        });
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-    let known = settled(&journal);
-    assert!((1..bytes.len() as u64).contains(&known), "{known}");
-    // Everything that the journal calls durable is there.
-    let known = usize::try_from(known).unwrap();
-    assert!(fs::read(&to).unwrap()[..known] == bytes[..known] && fs::read(&other).unwrap()[..known] == bytes[..known]);
-    let ended = forebay(&["-v", "copy", &source, &to, &other, "--resume", &journal, "--checksum", "--verify"]);
-    assert_eq!(ended.code, 0, "{}", ended.stderr);
-    assert!(ended.stderr.contains("of it before"), "{}", ended.stderr);
-    assert_eq!(ended.stdout, format!("{}  {source}\n", run::sha256(Path::new(&source))));
-    assert!(same(&source, &to) && fs::read(&other).unwrap()[..bytes.len()] == bytes[..]);
-    assert!(!Path::new(&journal).exists(), "a copy that is over needs no journal");
-}
-
-#[test]
-fn a_journal_of_another_copy_is_refused() {
-    let scratch = Scratch::new();
-    let source = scratch.write("source", &data(8 << 20));
-    let (to, journal) = (scratch.file("to"), scratch.file("journal"));
-    let words = [binary(), "copy", &source, &to, "--resume", &journal, "--rate", "256K"];
-    let mut child = std::process::Command::new(words[0]).args(&words[1..]).stderr(Stdio::null()).spawn().unwrap();
-    run::wait_for("progress in the journal", Duration::from_mins(1), || (settled(&journal) > 0).then_some(()));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let another = scratch.file("another");
-    refused(&[&source, &another, "--resume", &journal], 1, "another copy");
-    assert!(!Path::new(&another).exists(), "nothing was made");
-    let mut changed = data(8 << 20);
-    changed[0] ^= 1;
-    fs::write(&source, &changed).unwrap();
-    File::options().write(true).open(&source).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
-    refused(&[&source, &to, "--resume", &journal], 1, "remove it to copy everything");
-    // A destination that is gone, and one that came anew, perhaps under the same number.
-    fs::rename(&to, scratch.file("kept")).unwrap();
-    refused(&[&source, &to, "--resume", &journal], 1, "another copy");
-    fs::remove_file(scratch.file("kept")).unwrap();
-    fs::write(&to, b"").unwrap();
-    refused(&[&source, &to, "--resume", &journal], 1, "another copy");
-    let nothing = scratch.write("nothing", b"not a journal");
-    refused(&[&source, &to, "--resume", &nothing], 1, "not the journal of a copy");
-    fs::remove_file(&journal).unwrap();
-    copied(&[&source, &to, "--resume", &journal]);
-    assert!(same(&source, &to));
 }
 
 /// A process that ends with this value.
@@ -103,6 +39,69 @@ impl Drop for Running {
         let _ = self.0.kill(); // it may have ended by itself
         let _ = self.0.wait();
     }
+}
+
+#[test]
+fn a_copy_that_is_killed_goes_on_where_it_was_and_ends_identical() {
+    let scratch = Scratch::new();
+    let mut bytes = data(24 << 20);
+    bytes[3 << 20..4 << 20].fill(0);
+    bytes.extend([9; 77]);
+    let source = scratch.write("source", &bytes);
+    let (to, other, journal) = (scratch.file("to"), scratch.file("other"), scratch.file("journal"));
+    fs::write(&other, vec![0xAA; 25 << 20]).unwrap();
+    let words = [binary(), "copy", &source, &to, &other, "--resume", &journal, "--rate", "2M", "--request-size", "64K"];
+    for _ in 0..2 {
+        let before = settled(&journal);
+        let mut copy = Running::new(&words);
+        run::wait_for("progress in the journal", Duration::from_mins(1), || {
+            let running = copy.0.try_wait().unwrap().is_none();
+            assert!(running, "the copy takes 12 s");
+            (settled(&journal) > before).then_some(())
+        });
+        copy.kill();
+    }
+    let known = settled(&journal);
+    assert!((1..bytes.len() as u64).contains(&known), "{known}");
+    // Everything that the journal calls durable is there.
+    let known = usize::try_from(known).unwrap();
+    assert!(fs::read(&to).unwrap()[..known] == bytes[..known] && fs::read(&other).unwrap()[..known] == bytes[..known]);
+    let ended = forebay(&["-v", "copy", &source, &to, &other, "--resume", &journal, "--checksum", "--verify"]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("of it before"), "{}", ended.stderr);
+    assert_eq!(ended.stdout, format!("{}  {source}\n", run::sha256(Path::new(&source))));
+    assert!(same(&source, &to) && fs::read(&other).unwrap()[..bytes.len()] == bytes[..]);
+    assert!(!Path::new(&journal).exists(), "a copy that is over needs no journal");
+}
+
+#[test]
+fn a_journal_of_another_copy_is_refused() {
+    let scratch = Scratch::new();
+    let source = scratch.write("source", &data(8 << 20));
+    let (to, journal) = (scratch.file("to"), scratch.file("journal"));
+    let words = [binary(), "copy", &source, &to, "--resume", &journal, "--rate", "256K"];
+    let copy = Running::new(&words);
+    run::wait_for("progress in the journal", Duration::from_mins(1), || (settled(&journal) > 0).then_some(()));
+    copy.kill();
+    let another = scratch.file("another");
+    refused(&[&source, &another, "--resume", &journal], 1, "another copy");
+    assert!(!Path::new(&another).exists(), "nothing was made");
+    let mut changed = data(8 << 20);
+    changed[0] ^= 1;
+    fs::write(&source, &changed).unwrap();
+    File::options().write(true).open(&source).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    refused(&[&source, &to, "--resume", &journal], 1, "remove it to copy everything");
+    // A destination that is gone, and one that came anew, perhaps under the same number.
+    fs::rename(&to, scratch.file("kept")).unwrap();
+    refused(&[&source, &to, "--resume", &journal], 1, "another copy");
+    fs::remove_file(scratch.file("kept")).unwrap();
+    fs::write(&to, b"").unwrap();
+    refused(&[&source, &to, "--resume", &journal], 1, "another copy");
+    let nothing = scratch.write("nothing", b"not a journal");
+    refused(&[&source, &to, "--resume", &nothing], 1, "not the journal of a copy");
+    fs::remove_file(&journal).unwrap();
+    copied(&[&source, &to, "--resume", &journal]);
+    assert!(same(&source, &to));
 }
 
 /// Begins a copy of which only a part has arrived when it is killed, and which says so in its journal.
@@ -129,7 +128,8 @@ fn a_journal_of_another_copy_that_settled_nothing_leaves_nothing_made() {
 fn serve(socket: &str, disk: &str, filter: &[&str], more: &[&str]) -> Running {
     let _ = fs::remove_file(socket); // of one that was killed
     let server = Running::new(&[&["nbdkit", "-f", "-U", socket], filter, &["file", disk], more].concat());
-    run::wait_for("the server", Duration::from_mins(1), || Path::new(socket).exists().then_some(()));
+    // The file is there before anybody listens.
+    run::wait_for("the server", Duration::from_mins(1), || UnixStream::connect(socket).ok());
     server
 }
 

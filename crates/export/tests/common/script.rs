@@ -1,12 +1,12 @@
 //! Servers that follow a script: they negotiate as our own does, and then say what a test wants.
 #![allow(clippy::needless_pass_by_value, reason = "closures are written in place")]
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_block::{Bio, HeapMemory, Sector, Segments, Status, call};
 use forebay_device::{NbdDevice, NbdOptions};
@@ -138,6 +138,11 @@ impl Peer {
     }
 
     pub fn done(&mut self, header: &RequestHeader) {
+        self.try_done(header).unwrap();
+    }
+
+    /// The same, for a client that may have left.
+    pub fn try_done(&mut self, header: &RequestHeader) -> io::Result<()> {
         let mut out = Vec::new();
         let to = ReplyTo { cookie: header.cookie, offset: header.offset };
         if header.kind == READ {
@@ -146,7 +151,7 @@ impl Peer {
         } else {
             self.session.framing().put_done(&mut out, to);
         }
-        self.stream.write_all(&out).unwrap();
+        self.stream.write_all(&out)
     }
 
     pub fn fail(&mut self, header: &RequestHeader, error: WireError) {
@@ -196,8 +201,11 @@ pub fn answer_with_anything(peer: &mut Peer, random: &mut fastrand::Rng) -> bool
     kind < 4
 }
 
+/// Waits for a file.
 pub fn until_exists(path: &Path) {
+    let until = Instant::now() + LONG;
     while !path.exists() {
+        assert!(Instant::now() < until, "{} is there in time", path.display());
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -219,21 +227,45 @@ pub fn each(
     work: impl AsyncFn(&Reactor, Rc<NbdDevice>),
 ) {
     for engine in [Engine::Uring, Engine::Threads] {
-        let script = Script::new(script.clone());
-        let reactor = Reactor::new(engine.backend());
-        let pool = BufferPool::new(&reactor);
-        reactor
-            .run(async {
-                let uri = script.uri().parse().unwrap();
-                let device = NbdDevice::connect(&reactor, &pool, &uri, options.clone()).await.unwrap();
-                work(&reactor, device).await;
-                // The goodbye needs no turn; the tasks need a few.
-                reactor.sleep(Duration::from_millis(1)).await;
-            })
-            .unwrap();
-        drop(reactor);
-        script.end();
+        on(engine, options, script.clone(), &work);
     }
+}
+
+/// The same on all backends at a time, for tests that mostly wait.
+pub fn each_at_once(
+    options: &NbdOptions,
+    script: impl Fn(UnixListener, PathBuf) + Send + Clone + 'static,
+    work: impl AsyncFn(&Reactor, Rc<NbdDevice>) + Sync,
+) {
+    std::thread::scope(|scope| {
+        for engine in [Engine::Uring, Engine::Threads] {
+            let (script, work) = (script.clone(), &work);
+            scope.spawn(move || on(engine, options, script, work));
+        }
+    });
+}
+
+/// Runs `work` with a device on one backend.
+fn on(
+    engine: Engine,
+    options: &NbdOptions,
+    script: impl FnOnce(UnixListener, PathBuf) + Send + 'static,
+    work: &impl AsyncFn(&Reactor, Rc<NbdDevice>),
+) {
+    let script = Script::new(script);
+    let reactor = Reactor::new(engine.backend());
+    let pool = BufferPool::new(&reactor);
+    reactor
+        .run(async {
+            let uri = script.uri().parse().unwrap();
+            let device = NbdDevice::connect(&reactor, &pool, &uri, options.clone()).await.unwrap();
+            work(&reactor, device).await;
+            // The goodbye needs no turn; the tasks need a few.
+            reactor.sleep(Duration::from_millis(1)).await;
+        })
+        .unwrap();
+    drop(reactor);
+    script.end();
 }
 
 pub fn write(at: u64, bytes: usize) -> Bio {
