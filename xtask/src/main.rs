@@ -1,4 +1,4 @@
-//! The project's own chores: `cargo xtask check | tidy | test | sim | replant | torture | fuzz`.
+//! The project's own chores: `cargo xtask check | tidy | test | nightly | sim | replant | torture | fuzz`.
 //!
 //! ```text
 //!  main ──▶ check (fmt, clippy, tidy, tests, 200 seeds, docs)      before a commit
@@ -25,6 +25,7 @@ usage: cargo xtask COMMAND
   check             fmt, clippy, tidy, unit tests, 200 simulator seeds, docs
   tidy              style rules that no other tool checks
   test              set up what the tests need, run all of them, end with the count
+  nightly           the long forms of all this, several hours
   sim --seeds A..B  run the simulator over a range of seeds (more arguments are passed on)
   replant [BUG...]  how many of 1,000 seeds find each planted bug; fails where none does
   torture --hours N  kill servers under file systems for N hours (also --minutes N)
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         ["check"] => check::run(),
         ["tidy"] => tidy::run(&root()),
         ["test"] => suite::run(),
+        ["nightly"] => suite::nightly(),
         ["sim", rest @ ..] if !rest.is_empty() => suite::simulate(rest),
         ["replant", bugs @ ..] => suite::simulate(&[&["hunt"], bugs].concat()),
         ["torture", unit @ ("--hours" | "--minutes"), n] => match n.parse::<u32>() {

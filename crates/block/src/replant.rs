@@ -13,7 +13,7 @@
 //!
 //! Errors: [`plant`] says in one sentence what is wrong with a name.
 
-/// A bug that can be planted. The names are those of a collection of bugs that others have had.
+/// A bug that can be planted. Each is one that another system has had; the numbers are kept when one goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// The write cache says that a group is committed before its data is durable.

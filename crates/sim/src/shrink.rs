@@ -18,8 +18,11 @@ use forebay_sim::only::Only;
 
 use crate::job::{Job, REQUESTS};
 
-/// Longest time for all attempts.
-const TIME_MAX: Duration = Duration::from_mins(1);
+/// Longest time for all attempts: many times what they take, which is seconds.
+const TIME_MAX: Duration = Duration::from_mins(5);
+/// Longest time for one attempt, seconds, and how `timeout` says that it was not enough.
+const ATTEMPT_MAX: &str = "60";
+const TIMED_OUT: [i32; 2] = [124, 137];
 /// Requests that a seed is tried with before the ones that were asked for.
 const FEWER: [u64; 6] = [10, 20, 50, 100, 200, 500];
 /// Other times and cuts that are tried for an attempt that does not fail: the more it leaves out, the more.
@@ -39,6 +42,8 @@ struct Shrinking {
     began: Instant,
     attempts: u32,
     salts_min: usize,
+    /// The seed fails by taking no end.
+    endless: bool,
 }
 
 /// Shrinks a failing seed and tells what is left; whether it failed at all.
@@ -74,12 +79,13 @@ impl Shrinking {
     fn begin(job: Job, seed: u64) -> Option<Self> {
         let began = Instant::now();
         let asked = job.requests;
-        let mut shrinking = Self { job, seed, only: Only::default(), began, attempts: 0, salts_min: SALTS_MIN };
+        let mut shrinking = Self { job, seed, only: Only::default(), began, attempts: 0, salts_min: SALTS_MIN, endless: true };
         for requests in FEWER.into_iter().filter(|&fewer| fewer < asked.min(REQUESTS)).chain([asked]) {
             shrinking.job.requests = requests;
             let output = shrinking.attempt(None, false);
-            if fails(&output) {
+            if shrinking.fails(&output) {
                 shrinking.only = drawn(&output);
+                shrinking.endless = timed_out(&output);
                 return Some(shrinking);
             }
         }
@@ -91,7 +97,7 @@ impl Shrinking {
         self.attempts += 1;
         let program = std::env::current_exe().expect("a running program has a path");
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=1", "20"]).arg(program).args(self.job.words()).args([
+        command.args(["--kill-after=1", ATTEMPT_MAX]).arg(program).args(self.job.words()).args([
             "--child",
             "--seed",
             &self.seed.to_string(),
@@ -115,12 +121,18 @@ impl Shrinking {
                 return false;
             }
             let only = Only { salt, ..only.clone() };
-            if fails(&self.attempt(Some(&only), false)) {
+            let output = self.attempt(Some(&only), false);
+            if self.fails(&output) {
                 self.only = only;
                 return true;
             }
         }
         false
+    }
+
+    /// Whether a run was a failure: wrong words are none, and neither is a slow machine.
+    fn fails(&self, output: &Output) -> bool {
+        !output.status.success() && output.status.code() != Some(2) && (self.endless || !timed_out(output))
     }
 
     fn leave_out(&mut self) {
@@ -173,9 +185,8 @@ impl Shrinking {
     }
 }
 
-/// Whether a run was a failure: wrong words are none.
-fn fails(output: &Output) -> bool {
-    !output.status.success() && output.status.code() != Some(2)
+fn timed_out(output: &Output) -> bool {
+    output.status.code().is_none_or(|code| TIMED_OUT.contains(&code))
 }
 
 /// What a run says that was drawn; where it was cut short, what could have been.

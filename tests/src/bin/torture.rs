@@ -8,7 +8,7 @@ use forebay_tests::kills::{EXT4, Kills, Stack, XFS};
 use forebay_tests::run;
 
 /// Cycles on one file system before the next is made.
-const CYCLES: u64 = 20;
+const CYCLES: u64 = 10;
 
 fn main() -> ExitCode {
     let Some(seconds) = std::env::args().nth(1).and_then(|word| word.parse().ok()) else {

@@ -15,8 +15,8 @@
 //! A client that enters the default export and reads its first kilobyte:
 //!
 //! ```
-//! use forebay_nbd::server::{Command, Export, Handshake, Step, Verdict, parse_request};
-//! use forebay_nbd::{//!     BlockBytes, Framing, TransmissionFlags, //!};
+//! use forebay_nbd::server::{BlockBytes, Command, Export, Handshake, Step, Verdict, parse_request};
+//! use forebay_nbd::{Framing, TransmissionFlags};
 //!
 //! let sizes = BlockBytes::new(512, 4096)?;
 //! let exports = [Export::new("disk", 1 << 20, TransmissionFlags::SEND_FLUSH, sizes)?.as_default()];
