@@ -26,13 +26,6 @@ fn serve(scratch: &Scratch, other: bool) -> Server {
     Server::start(&scratch.file("server"), 1 + usize::from(other), &["--config", &config])
 }
 
-/// Bytes of memory that the server has at hand.
-fn resident(server: &Server) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", server.id())).expect("the server lives");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a process has memory");
-    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") * 1024
-}
-
 /// Time until a new client has its first 4 KiB.
 fn time_to_serve(server: &Server) -> Duration {
     let start = run::now();
@@ -72,7 +65,7 @@ fn ten_thousand_clients_who_say_nothing_keep_nobody_waiting() {
     let server = serve(&scratch, false);
     let mut client = Client::connect(server.uri()).expect("the server takes clients");
     let _warm = client.read(0, 1 << 20).expect("a read");
-    let before = resident(&server);
+    let before = server.resident();
     let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let wanted = rustix::process::Rlimit { current: allowed.maximum, maximum: allowed.maximum };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, wanted).expect("up to the hard limit");
@@ -84,7 +77,7 @@ fn ten_thousand_clients_who_say_nothing_keep_nobody_waiting() {
         .collect();
     is_served_within(&server, Duration::from_secs(1));
     assert_eq!(client.read(4096, 4096).expect("whoever was there before is still served").len(), 4096);
-    let grown = resident(&server).saturating_sub(before);
+    let grown = server.resident().saturating_sub(before);
     assert!(grown <= 64 * MIB, "{} MiB for {} clients", grown / MIB, silent.len());
     server.stop();
 }
@@ -94,7 +87,7 @@ fn a_client_who_reads_nothing_back_costs_a_bounded_amount_and_nobody_else_waits(
     let scratch = Scratch::new();
     let server = serve(&scratch, false);
     let _warm = time_to_serve(&server);
-    let before = resident(&server);
+    let before = server.resident();
     let mut slow: Vec<_> = (0..4).map(|_| Client::connect(server.uri()).expect("the server takes clients")).collect();
     for client in &mut slow {
         let stream = client.stream();
@@ -107,7 +100,7 @@ fn a_client_who_reads_nothing_back_costs_a_bounded_amount_and_nobody_else_waits(
     }
     is_served_within(&server, Duration::from_secs(1));
     // Each may have 64 MiB of payload in flight.
-    let grown = resident(&server).saturating_sub(before);
+    let grown = server.resident().saturating_sub(before);
     assert!(grown <= 4 * 64 * MIB + 64 * MIB, "{} MiB", grown / MIB);
     drop(slow);
     server.stop();

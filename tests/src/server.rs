@@ -104,6 +104,18 @@ impl Server {
         self.child.id()
     }
 
+    /// Bytes of memory that it has at hand.
+    pub fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id())).expect("the server lives");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a process has memory");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") * 1024
+    }
+
+    /// Descriptors that it has open.
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.id())).expect("the server lives").count()
+    }
+
     /// Everything on standard output so far.
     pub fn stdout(&self) -> String {
         fs::read_to_string(&self.stdout).unwrap_or_default()

@@ -8,7 +8,10 @@ use std::process::Command;
 /// Building all targets with the address sanitizer takes a minute or two on two cores; this is many times that.
 const BUILD_LIMIT_S: u32 = 900;
 
-/// Runs every target, `seconds` in all.
+/// Targets that run at once: each has one thread.
+const AT_ONCE: usize = 2;
+
+/// Runs every target, `seconds` of processor time in all.
 ///
 /// # Errors
 /// Says how many targets failed.
@@ -36,28 +39,31 @@ pub fn count(seconds: u32) -> Count {
         return Count::one(false);
     }
     let mut count = Count::default();
-    for target in &targets {
-        let time = format!("-max_total_time={share}");
-        // New inputs go to the first folder, outside the tree; the ones to keep are picked by hand.
-        let (fresh, kept) = (format!("target/fuzz-corpus/{target}"), format!("fuzz/corpus/{target}"));
-        if std::fs::create_dir_all(crate::root().join(&fresh)).is_err() {
-            return Count::one(false);
+    std::thread::scope(|threads| {
+        let part = targets.len().div_ceil(AT_ONCE);
+        let run_part = |targets: &[String]| targets.iter().map(|target| run_one(target, share)).collect::<Vec<_>>();
+        let parts: Vec<_> = targets.chunks(part).map(|targets| threads.spawn(move || run_part(targets))).collect();
+        for part in parts {
+            let counts = part.join().unwrap_or_else(|_| vec![Count::one(false)]);
+            for one in counts {
+                count.add(one);
+            }
         }
-        let words = [
-            "run",
-            target,
-            &fresh,
-            &kept,
-            "--",
-            &time,
-            "-timeout=10",
-            "-rss_limit_mb=2048",
-            "-print_final_stats=1",
-            "-verbosity=0",
-        ];
-        count.add(fuzz(&format!("fuzz {target}"), share + 120, &words).run_as_one());
-    }
+    });
     count
+}
+
+/// Runs one target for `seconds`.
+fn run_one(target: &str, seconds: u32) -> Count {
+    let time = format!("-max_total_time={seconds}");
+    // New inputs go to the first folder, outside the tree; the ones to keep are picked by hand.
+    let (fresh, kept) = (format!("target/fuzz-corpus/{target}"), format!("fuzz/corpus/{target}"));
+    if std::fs::create_dir_all(crate::root().join(&fresh)).is_err() {
+        return Count::one(false);
+    }
+    let limits = ["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=0"];
+    let words = [["run", target, &fresh, &kept, "--", &time].as_slice(), &limits].concat();
+    fuzz(&format!("fuzz {target}"), seconds + 120, &words).run_as_one()
 }
 
 fn fuzz(name: &str, limit_s: u32, words: &[&str]) -> Step {

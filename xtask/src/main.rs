@@ -29,7 +29,7 @@ usage: cargo xtask COMMAND
   sim --seeds A..B  run the simulator over a range of seeds (more arguments are passed on)
   replant [BUG...]  how many of 1,000 seeds find each planted bug; fails where none does
   torture --hours N  kill servers under file systems for N hours (also --minutes N)
-  fuzz [--seconds N]  run every fuzz target, N seconds in all (default 60)";
+  fuzz [--seconds N]  run every fuzz target, N seconds of processor time in all (default 60)";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -6,7 +6,7 @@
 //! 3. bugs that others have had, planted in the simulator, which must find them;
 //! 4. 2,000 seeds of the simulator for the cache and the compressed RAM disk, 600, 500, 500 and 400 for snapshots, mirrors, clones and copies,
 //!    150 for the NBD server and client, and every crash and every error of short scripts;
-//! 5. every fuzz target, 60 seconds in all.
+//! 5. every fuzz target, 60 seconds of processor time in all.
 //!
 //! The limits add up to more than the run takes: on 2 cores it is meant to stay below 15 minutes.
 

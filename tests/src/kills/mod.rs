@@ -21,7 +21,6 @@ use std::thread;
 use std::time::Duration;
 
 pub use self::stack::Stack;
-use self::stack::held;
 use crate::{Scratch, Server, pattern, require, require_root, run};
 
 /// Size of the device, bytes: xfs wants at least 300 MiB.
@@ -195,7 +194,8 @@ impl Kills {
         assert!(checked > 0, "cycle {cycle}: no file was fsynced before the kill");
         run::ok(30, &["umount", mount]);
         run::ok(60, &[self.system.check, &[&attached.device]].concat());
-        let (bytes, open) = held(attached.server.as_ref().expect("it runs"));
+        let server = attached.server.as_ref().expect("it runs");
+        let (bytes, open) = (server.resident(), server.descriptors());
         let first = *self.held.get_or_insert((bytes, open + DESCRIPTOR_SLACK));
         assert!(bytes <= first.0 + MEMORY_SLACK, "cycle {cycle}: {bytes} bytes of memory, {} at first", first.0);
         assert!(open <= first.1, "cycle {cycle}: {open} descriptors, at most {} are expected", first.1);

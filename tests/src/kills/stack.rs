@@ -1,6 +1,5 @@
 //! What a file system stands on while its server is killed, and what must hold of it in the end.
 
-use std::fs;
 use std::time::Duration;
 
 use super::{BYTES, FileSystem};
@@ -104,13 +103,4 @@ fn in_sync(scratch: &Scratch) -> bool {
         Some((synced.parse::<u64>().ok()?, all.parse::<u64>().ok()?))
     };
     ended.stdout.split_whitespace().find_map(numbers).is_some_and(|(synced, all)| synced == all)
-}
-
-/// Bytes of memory and descriptors that the server has.
-pub(super) fn held(server: &Server) -> (u64, usize) {
-    let status = fs::read_to_string(format!("/proc/{}/status", server.id())).expect("the server lives");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a process has memory");
-    let kib: u64 = line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number");
-    let open = fs::read_dir(format!("/proc/{}/fd", server.id())).expect("the server lives").count();
-    (kib * 1024, open)
 }
