@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use fastrand::Rng;
 
+use crate::world::FaultOptions;
+
 /// One of `from`.
 pub(crate) fn choose<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
     from[rng.usize(0..from.len())]
@@ -22,4 +24,21 @@ pub(crate) fn bad_sectors(rng: &mut Rng, sectors: u64) -> Vec<Range<u64>> {
         start..(start + rng.u64(1..16)).min(sectors)
     };
     (0..ranges).map(|_| range()).collect()
+}
+
+/// How a disk of so many sectors fails: whether discards may, and whether everything may from some request on for good.
+pub(crate) fn faults(rng: &mut Rng, sectors: u64, discards: bool, for_good: bool) -> FaultOptions {
+    FaultOptions {
+        read_error: rate(rng),
+        write_error: rate(rng),
+        flush_error: rate(rng),
+        discard_error: if discards { rate(rng) } else { 0 },
+        short: rate(rng),
+        again: rate(rng),
+        stuck: rate(rng) / 30,
+        fail_at: (rng.u32(0..3) == 0).then(|| rng.u64(0..1_000)),
+        fail_from: (for_good && rng.u32(0..6) == 0).then(|| rng.u64(0..2_000)),
+        unreadable: bad_sectors(rng, sectors),
+        unwritable: bad_sectors(rng, sectors),
+    }
 }

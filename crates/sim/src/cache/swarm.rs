@@ -6,7 +6,7 @@
 use fastrand::Rng;
 use forebay_block::{Ability, Limits};
 
-use crate::draw::{bad_sectors, choose, rate};
+use crate::draw::{self, choose};
 use crate::run::Load;
 use crate::world::{DiskOptions, FaultOptions, World, WorldOptions};
 
@@ -184,22 +184,6 @@ fn disk(name: &'static str, sectors: u64, logical_bytes: u32, faults: bool, rng:
         limits,
         latency_ns: (shortest, shortest + (1 << rng.u32(10..=slow + 4))),
         tear_bytes: choose(rng, &[512, 512, 4096]),
-        faults: if faults { fault_options(rng, sectors) } else { FaultOptions::default() },
-    }
-}
-
-fn fault_options(rng: &mut Rng, sectors: u64) -> FaultOptions {
-    FaultOptions {
-        read_error: rate(rng),
-        write_error: rate(rng),
-        flush_error: rate(rng),
-        discard_error: rate(rng),
-        short: rate(rng),
-        again: rate(rng),
-        stuck: rate(rng) / 30,
-        fail_at: (rng.u32(0..3) == 0).then(|| rng.u64(0..1_000)),
-        fail_from: None,
-        unreadable: bad_sectors(rng, sectors),
-        unwritable: bad_sectors(rng, sectors),
+        faults: if faults { draw::faults(rng, sectors, true, false) } else { FaultOptions::default() },
     }
 }

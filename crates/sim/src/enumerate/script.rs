@@ -1,6 +1,6 @@
 //! Scripts: short sequences of an alphabet of operations, and their run in a world that is watched.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -55,13 +55,7 @@ pub(super) struct Point {
 /// Runs a script, and tells all its device steps; those of opening too where `opening`.
 pub(super) fn play(tiny: &Tiny, operations: &[Operation], patient: bool, opening: bool) -> Vec<Point> {
     let world = (tiny.world)();
-    let ledger = Rc::new(Ledger {
-        seed: SEED,
-        model: RefCell::new(tiny.model.clone()),
-        failure: RefCell::default(),
-        checks: Cell::new(0),
-        requests: Cell::new(0),
-    });
+    let ledger = Rc::new(Ledger::new(SEED, tiny.model.clone()));
     let points = Rc::new(RefCell::new(Vec::new()));
     let (seen, known) = (Rc::clone(&points), Rc::clone(&ledger));
     let observer = Box::new(move |remains| {

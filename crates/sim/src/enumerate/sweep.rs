@@ -9,7 +9,7 @@
 //! target has given up for ever is not looked at; and where a disk fails for good, which cannot be told so, not even
 //! when that is forgotten.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::pending;
 use std::ops::Range;
 use std::pin::Pin;
@@ -140,13 +140,7 @@ impl Worker {
 
 impl<'a> Run<'a> {
     fn new(tiny: &'a Tiny, pool: &'a BufferPool) -> Self {
-        let ledger = Ledger {
-            seed: SEED,
-            model: RefCell::new(tiny.model.clone()),
-            failure: RefCell::default(),
-            checks: Cell::new(0),
-            requests: Cell::new(0),
-        };
+        let ledger = Ledger::new(SEED, tiny.model.clone());
         Self { tiny, pool, world: (tiny.world)(), ledger: Rc::new(ledger), given_up: RefCell::default() }
     }
 

@@ -49,13 +49,7 @@ pub fn run_seed(seed: u64, requests: u64, how: &How) -> Outcome {
     let world = swarm.world(seed, how.trace);
     world.select(how.only.clone());
     world.note(&[], || format!("{swarm:#?}"));
-    let ledger = Rc::new(Ledger {
-        seed,
-        model: RefCell::new(Model::new(seed, swarm.sectors, true)),
-        failure: RefCell::default(),
-        checks: Cell::new(0),
-        requests: Cell::new(0),
-    });
+    let ledger = Rc::new(Ledger::new(seed, Model::new(seed, swarm.sectors, true)));
     let pool = BufferPool::default();
     let reactor = world.restart();
     // The one life there is.

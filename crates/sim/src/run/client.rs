@@ -34,6 +34,11 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
+    /// An empty one for a seed whose requests are held against `model`.
+    pub(crate) fn new(seed: u64, model: Model) -> Self {
+        Self { seed, model: RefCell::new(model), failure: RefCell::default(), checks: Cell::default(), requests: Cell::default() }
+    }
+
     /// Remembers the first failure.
     pub(crate) fn fail(&self, reason: String) {
         self.failure.borrow_mut().get_or_insert(reason);

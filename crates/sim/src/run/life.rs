@@ -1,6 +1,6 @@
 //! The lives of one seed, one after the other, and what happens in each.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::pending;
 use std::rc::Rc;
 use std::time::Duration;
@@ -76,13 +76,7 @@ struct Plan {
 
 /// Runs `requests` requests of `load` against `subject` in `world`.
 pub fn run(seed: u64, world: World, subject: &dyn Subject, load: Load, model: Model, faults: bool, requests: u64) -> Outcome {
-    let ledger = Rc::new(Ledger {
-        seed,
-        model: RefCell::new(model),
-        failure: RefCell::default(),
-        checks: Cell::new(0),
-        requests: Cell::new(0),
-    });
+    let ledger = Rc::new(Ledger::new(seed, model));
     let rng = Rng::with_seed(seed ^ 0x11FE);
     let mut run = Run { world, subject, load, faults, ledger, pool: BufferPool::default(), rng, requests, crashes: 0 };
     run.lives();

@@ -1,6 +1,5 @@
 //! The lives of one seed, one after the other, and what is known between them.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fastrand::Rng;
@@ -91,13 +90,7 @@ impl Book {
 }
 
 fn ledger(seed: u64, model: Model) -> Rc<Ledger> {
-    Rc::new(Ledger {
-        seed,
-        model: RefCell::new(model),
-        failure: RefCell::default(),
-        checks: Cell::new(0),
-        requests: Cell::new(0),
-    })
+    Rc::new(Ledger::new(seed, model))
 }
 
 /// A seed's run in the making.

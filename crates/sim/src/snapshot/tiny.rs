@@ -3,7 +3,6 @@
 //! Scripts begin where a prelude ended: with so many entries in the store that the next ones go over a border, of a
 //! unit that tears or of an area, or with something to be merged.
 
-use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -102,13 +101,7 @@ fn prelude(variant: &Variant) -> (Model, Vec<Vec<u8>>) {
     let subject = Views { kind, sectors: sectors as u64, chunks: variant.chunks };
     let (world, pool) = (empty(variant), BufferPool::default());
     world.preset(ORIGIN, |bytes| stamp(bytes, SEED, 0, 0));
-    let ledger = Rc::new(Ledger {
-        seed: SEED,
-        model: RefCell::new(Model::new(SEED, 2 * sectors, false).of_views(sectors)),
-        failure: RefCell::default(),
-        checks: Cell::new(0),
-        requests: Cell::new(0),
-    });
+    let ledger = Rc::new(Ledger::new(SEED, Model::new(SEED, 2 * sectors, false).of_views(sectors)));
     // Where nothing was written before, there is no store, and opening makes one.
     if !variant.before.is_empty() {
         let reactor = world.restart();
