@@ -12,19 +12,23 @@
 #
 # SCRIPT runs as root under busybox sh; its output is this program's output, and its exit status is this program's.
 # 124: the guest ended without finishing the script. 125: the guest could not be started.
+# Under load one boot in a hundred dies in QEMU 7.2's emulation, where the kernel patches its own code: a guest that ends
+# before the script begins is started again, twice at most, and the end of its console goes to standard error.
 # Needs: qemu-system-x86 busybox-static kmod cpio xz-utils, and apt to bring the kernel once into
 # ${FOREBAY_LAB_CACHE:-~/.cache/forebay-lab}.
 set -euo pipefail
 die() { echo "vm.sh: $1" >&2; exit 125; }
-# Passes on the lines between the marks as they come, and returns the status that the second mark carries.
+# Passes on the lines between the marks as they come, and returns the status that the second mark carries. What comes
+# before the first mark is kept in the file $work/console, which is deleted at the mark.
 relay() {
   local on= line status=124
+  : >"$work/console"
   while IFS= read -r line; do
     line=${line%$'\r'}
     case $line in
-      *@@begin) on=1;;
+      *@@begin) on=1; rm "$work/console";;
       '@@end '*) status=${line#@@end }; break;;
-      *) [ -z "$on" ] || printf '%s\n' "$line";;
+      *) if [ -n "$on" ]; then printf '%s\n' "$line"; else printf '%s\n' "$line" >>"$work/console"; fi;;
     esac
   done
   return "$status"
@@ -94,8 +98,14 @@ chmod +x "$root/init"
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd"
 drives=()
 for disk in ${disks[@]+"${disks[@]}"}; do drives+=(-drive "file=$disk,if=virtio,format=raw,cache=writeback"); done
-# shellcheck disable=SC2086 # -q holds several words
-timeout "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max,la57=off -smp "$cpus" -m "$mem" -nographic -no-reboot \
-  -kernel "$kernel"/boot/vmlinuz-* -initrd "$work/initrd" -append "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off" \
-  ${drives[@]+"${drives[@]}"} $extra </dev/null 2>&1 |
-  relay
+status=0
+for _ in 1 2 3; do
+  # shellcheck disable=SC2086 # -q holds several words
+  timeout "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max,la57=off -smp "$cpus" -m "$mem" -nographic -no-reboot \
+    -kernel "$kernel"/boot/vmlinuz-* -initrd "$work/initrd" -append "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off" \
+    ${drives[@]+"${drives[@]}"} $extra </dev/null 2>&1 |
+    relay && status=0 || status=$?
+  [ -e "$work/console" ] || break
+  { echo 'vm.sh: the guest ended before the script began:'; tail -n 8 "$work/console"; } >&2
+done
+exit "$status"
