@@ -1,7 +1,8 @@
 //! fio with its nbd engine and its own checksums, over request sizes from 512 bytes to 1 MiB and depths from 1 to 32.
 #![forbid(unsafe_code)]
 
-use forebay_tests::{Scratch, Server, require, run};
+use forebay_tests::foreign::fio;
+use forebay_tests::{Scratch, Server, require};
 
 const MIB: u64 = 1 << 20;
 const ORIGIN: u64 = 128 * MIB;
@@ -16,16 +17,6 @@ fn serve(scratch: &Scratch, block_size: u32, bytes: u64) -> Server {
     let table = format!("0 {} writecache s {origin} {cache} {block_size} 2 pause_writeback 0", ORIGIN / 512);
     let export = format!("nbd+unix:///?socket={}", scratch.file("nbd.sock"));
     Server::start(&scratch.file("server"), 1, &["--table", &table, "--export", &export])
-}
-
-/// Runs one job; `options` are fio's, separated by blanks.
-fn fio(scratch: &Scratch, server: &Server, options: &str) {
-    let uri = format!("--uri={}", server.uri());
-    let mut words = vec!["fio", "--name=v", "--ioengine=nbd", &uri, "--verify=crc32c", "--verify_fatal=1"];
-    words.extend(options.split(' '));
-    let aux = format!("--aux-path={}", scratch.path().display());
-    words.push(&aux);
-    run::ok(120, &words);
 }
 
 #[test]
@@ -43,7 +34,7 @@ fn what_fio_writes_it_reads_back_at_every_size_and_depth() {
         ("1m", 8, "128m"),
     ] {
         let options = format!("--rw=randwrite --bs={size} --iodepth={depth} --size={total} --verify_backlog=64");
-        fio(&scratch, &server, &options);
+        fio::verify(server.uri(), scratch.path(), &options);
     }
     server.stop();
 }
@@ -54,8 +45,8 @@ fn mixed_sizes_verify_over_small_and_large_cache_blocks() {
     for block_size in [512, 65_536] {
         let scratch = Scratch::new();
         let server = serve(&scratch, block_size, 32 * MIB);
-        fio(&scratch, &server, "--rw=randrw --bsrange=512-1m --iodepth=32 --size=96m --verify_backlog=32");
-        fio(&scratch, &server, "--rw=randwrite --bsrange=512-64k --iodepth=16 --size=16m --fsync=32");
+        fio::verify(server.uri(), scratch.path(), "--rw=randrw --bsrange=512-1m --iodepth=32 --size=96m --verify_backlog=32");
+        fio::verify(server.uri(), scratch.path(), "--rw=randwrite --bsrange=512-64k --iodepth=16 --size=16m --fsync=32");
         server.stop();
     }
 }
@@ -65,9 +56,13 @@ fn what_fio_flushed_is_there_after_a_kill() {
     require(&["fio"]);
     let scratch = Scratch::new();
     let server = serve(&scratch, 4096, 32 * MIB);
-    fio(&scratch, &server, "--rw=randwrite --bs=4k --iodepth=32 --size=64m --do_verify=0 --end_fsync=1 --randseed=3");
+    fio::verify(
+        server.uri(),
+        scratch.path(),
+        "--rw=randwrite --bs=4k --iodepth=32 --size=64m --do_verify=0 --end_fsync=1 --randseed=3",
+    );
     server.kill();
     let server = serve(&scratch, 4096, 32 * MIB);
-    fio(&scratch, &server, "--rw=randwrite --bs=4k --iodepth=32 --size=64m --verify_only=1 --randseed=3");
+    fio::verify(server.uri(), scratch.path(), "--rw=randwrite --bs=4k --iodepth=32 --size=64m --verify_only=1 --randseed=3");
     server.stop();
 }

@@ -1,39 +1,14 @@
 //! NBD servers as devices of a stack: our own, nbdkit and qemu-nbd, healthy, failing, slow, and killed.
 #![forbid(unsafe_code)]
 
+use forebay_tests::foreign::{Peer, fio};
 use forebay_tests::nbd::Client;
-use forebay_tests::server::{binary, forebay};
+use forebay_tests::server::forebay;
 use forebay_tests::{Scratch, Server, require, run};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
-
-/// A server of another project, killed with its test.
-struct Foreign(Child);
-
-impl Foreign {
-    /// Starts it and waits until somebody answers at its socket.
-    fn start(words: &[&str], socket: &str) -> Self {
-        // Built now, since that may take longer than the other server lives.
-        let _built = binary();
-        let child = run::limited(120, words).stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("it is installed");
-        let server = Self(child);
-        run::wait_for("the server", Duration::from_secs(20), || UnixStream::connect(socket).ok());
-        server
-    }
-}
-
-impl Drop for Foreign {
-    fn drop(&mut self) {
-        // `timeout` passes the signal on and ends with its child.
-        let id = self.0.id().to_string();
-        let _ = Command::new("kill").args(["-TERM", &id]).status();
-        let _ = self.0.wait();
-    }
-}
 
 /// The URI of the default export at `socket`.
 fn uri(socket: &str) -> String {
@@ -81,8 +56,8 @@ fn servers_of_other_projects_are_devices() {
     let scratch = Scratch::new();
     let (kit, qemu) = (scratch.file("kit.sock"), scratch.file("qemu.sock"));
     let image = scratch.sparse("qemu.img", 8 * MIB);
-    let _kit = Foreign::start(&["nbdkit", "-f", "-U", &kit, "memory", "8M"], &kit);
-    let _qemu = Foreign::start(&["qemu-nbd", "-t", "-f", "raw", "-e", "8", "-k", &qemu, &image], &qemu);
+    let _kit = Peer::serve(&["nbdkit", "-f", "-U", &kit, "memory", "8M"], &kit);
+    let _qemu = Peer::serve(&["qemu-nbd", "-t", "-f", "raw", "-e", "8", "-k", &qemu, &image], &qemu);
     let sectors = 8 * MIB / 512;
     let table = format!("0 {sectors} linear {} 0; {sectors} {sectors} linear {} 0", uri(&kit), uri(&qemu));
     let near = serve(&scratch, "near", &table);
@@ -102,7 +77,7 @@ fn errors_of_a_server_are_those_of_its_clients_and_only_while_they_last() {
     let filter = ["error=ENOSPC", "error-rate=100%", &file];
     let mut words = vec!["nbdkit", "-f", "-U", &socket, "--filter=error", "memory", "8M"];
     words.extend(filter);
-    let _kit = Foreign::start(&words, &socket);
+    let _kit = Peer::serve(&words, &socket);
     let near = serve(&scratch, "near", &format!("0 {} linear {} 0", 8 * MIB / 512, uri(&socket)));
     let mut client = Client::connect(near.uri()).expect("it serves");
     let bytes = [7; 4096];
@@ -124,19 +99,10 @@ fn a_slow_server_has_many_requests_at_work() {
     let scratch = Scratch::new();
     let socket = scratch.file("kit.sock");
     let _kit =
-        Foreign::start(&["nbdkit", "-f", "-U", &socket, "--filter=delay", "memory", "8M", "rdelay=20ms", "wdelay=20ms"], &socket);
+        Peer::serve(&["nbdkit", "-f", "-U", &socket, "--filter=delay", "memory", "8M", "rdelay=20ms", "wdelay=20ms"], &socket);
     let near = serve(&scratch, "near", &format!("0 {} linear {} 0", 8 * MIB / 512, uri(&socket)));
-    fio(&scratch, near.uri(), "--rw=randwrite --bs=4k --iodepth=32 --size=1m --verify=crc32c --verify_fatal=1 --do_verify=1");
+    fio::verify(near.uri(), scratch.path(), "--rw=randwrite --bs=4k --iodepth=32 --size=1m --do_verify=1");
     near.stop();
-}
-
-/// Runs fio's NBD engine against `uri`; it must find no error.
-fn fio(scratch: &Scratch, uri: &str, job: &str) {
-    let folder = scratch.path().display();
-    let script = format!(
-        "cd {folder} && fio --name=job --ioengine=nbd --uri='{uri}' --output=fio.txt {job} || {{ cat fio.txt; exit 1; }}"
-    );
-    run::shell(100, &script);
 }
 
 #[test]
@@ -146,15 +112,23 @@ fn what_was_acknowledged_survives_kills_of_the_server_in_the_middle() {
     let image = scratch.sparse("far.img", 64 * MIB);
     let table = format!("0 {} linear {image} 0", 64 * MIB / 512);
     let far = serve(&scratch, "far", &table);
-    let near = serve(&scratch, "near", &format!("0 {} linear {} 0", 64 * MIB / 512, far.uri()));
+    let (near_table, control) = (format!("0 {} linear {} 0", 64 * MIB / 512, far.uri()), scratch.file("control.sock"));
+    let export = format!("nbd+unix:///near?socket={}", scratch.file("near.sock"));
+    let words = ["--table", &near_table, "--export", &export, "--control", &control];
+    let near = Server::start(&scratch.file("near"), 1, &words);
+    let written = || {
+        let told = forebay(&["status", "--json", "--control", &control]).stdout;
+        let told: serde_json::Value = serde_json::from_str(&told).expect("status is JSON");
+        told["devices"][0]["exports"][0]["written_bytes"].as_u64().expect("a number")
+    };
     // fio checks what it has written while it writes on, and everything at the end.
-    let job = "--rw=randwrite --bs=4k-64k --bs_unaligned=0 --iodepth=16 --size=64m --io_size=48m --rate=12m --verify=crc32c \
-               --verify_backlog=128 --verify_fatal=1";
+    let job = "--rw=randwrite --bs=4k-64k --bs_unaligned=0 --iodepth=16 --size=64m --io_size=48m --rate=12m --verify_backlog=128";
     let far = std::thread::scope(|scope| {
         let mut far = far;
-        let load = scope.spawn(|| fio(&scratch, near.uri(), job));
-        for _ in 0..3 {
-            run::pause(Duration::from_millis(700));
+        let load = scope.spawn(|| fio::verify(near.uri(), scratch.path(), job));
+        for part in 1..4 {
+            // Kills come in the middle of the load, however late it began.
+            run::wait_for("writes", Duration::from_mins(1), || (written() > part * 8 * MIB).then_some(()));
             far.kill();
             run::pause(Duration::from_millis(100));
             far = serve(&scratch, "far", &table);
@@ -257,10 +231,10 @@ fn holes_of_other_servers_are_told_on() {
     let (kit, qemu, image) = (scratch.file("kit.sock"), scratch.file("qemu.sock"), scratch.file("image.qcow2"));
     // Both have 1 MiB of data at 1 MiB.
     let content = format!("data=@{MIB} ( 0x07 ) * {MIB}");
-    let _kit = Foreign::start(&["nbdkit", "-f", "-U", &kit, "data", &content, "size=8M"], &kit);
+    let _kit = Peer::serve(&["nbdkit", "-f", "-U", &kit, "data", &content, "size=8M"], &kit);
     run::ok(20, &["qemu-img", "create", "-q", "-f", "qcow2", &image, "8M"]);
     run::ok(20, &["qemu-io", "-f", "qcow2", "-c", "write -P 7 1M 1M", &image]);
-    let _qemu = Foreign::start(&["qemu-nbd", "-t", "-f", "qcow2", "-k", &qemu, &image], &qemu);
+    let _qemu = Peer::serve(&["qemu-nbd", "-t", "-f", "qcow2", "-k", &qemu, &image], &qemu);
     for (name, socket) in [("kit", &kit), ("qemu", &qemu)] {
         let near = serve(&scratch, &format!("near-{name}"), &format!("0 {} linear {} 0", 8 * MIB / 512, uri(socket)));
         assert_eq!(map(near.uri()), [(0, MIB, 3), (MIB, MIB, 0), (2 * MIB, 6 * MIB, 3)], "{name}");

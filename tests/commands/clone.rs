@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+use forebay_tests::foreign::fio;
 use forebay_tests::nbd::Client;
 use forebay_tests::run::Ended;
 use forebay_tests::server::forebay;
@@ -16,8 +17,8 @@ const MIB: u64 = 1 << 20;
 const BYTES: u64 = 32 * MIB;
 /// Bytes of a region.
 const REGION: u64 = 16 << 10;
-/// Slow enough that nothing here sees the end of it: two minutes for what is not a hole.
-const SLOW: &str = "0 6 hydration_threshold 8 hydration_batch_size 4 hydration_rate 196608";
+/// Slow enough that nothing here sees the end of it: a quarter of an hour for what is not a hole.
+const SLOW: &str = "0 6 hydration_threshold 8 hydration_batch_size 4 hydration_rate 24576";
 
 fn index(bytes: u64) -> usize {
     usize::try_from(bytes).expect("a small disk")
@@ -109,11 +110,8 @@ fn a_clone_is_used_killed_and_finished_while_it_hydrates() {
     let mut client = Client::connect(server.uri()).expect("a client is taken");
     for round in 1..4 {
         run::wait_for("some hydration", Duration::from_mins(2), || (cloned.number("background_regions") > 0).then_some(()));
-        let uri = format!("--uri={}", server.uri());
-        let aux = format!("--aux-path={}", cloned.scratch.path().display());
-        let job = ["--rw=randwrite", "--bsrange=512-64k", "--iodepth=8", "--size=4m", "--verify_backlog=16"];
-        let checks = ["fio", "--name=v", "--ioengine=nbd", &uri, "--verify=crc32c", "--verify_fatal=1", &aux];
-        run::ok(120, &[&checks[..], &job].concat());
+        let job = "--rw=randwrite --bsrange=512-64k --iodepth=8 --size=4m --verify_backlog=16";
+        fio::verify(server.uri(), cloned.scratch.path(), job);
         // One sector, the edges of regions, whole regions, over a hole.
         for (first, sectors) in [(10_001, 1), (20_000 + round * 77, 100), (16_384 + round * 96, 64), (25_000, 900), (50_000, 3)] {
             cloned.write(&mut client, first, sectors, round);

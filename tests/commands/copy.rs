@@ -7,6 +7,7 @@ mod ends;
 #[path = "copy/resume.rs"]
 mod resume;
 
+use forebay_tests::foreign::unmount;
 use forebay_tests::run::{self, Ended};
 use forebay_tests::server::{binary, forebay};
 use forebay_tests::{Scratch, pattern, require, require_root};
@@ -172,7 +173,7 @@ fn a_full_disk_is_an_error_that_says_where() {
     let to = format!("{mount}/to");
     let ended = copy(&[&source, &to, "--allocated"]);
     let later = copy(&[&source, &to]);
-    run::shell(20, &format!("umount {mount}"));
+    unmount(&mount);
     assert_eq!((ended.code, later.code), (1, 1), "{}{}", ended.stderr, later.stderr);
     for ended in [ended, later] {
         assert!(ended.stderr.to_lowercase().contains("no space left") && ended.stderr.contains("/to"), "{}", ended.stderr);

@@ -4,8 +4,8 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
 
+use forebay_tests::foreign::unmount;
 use forebay_tests::nbd::Client;
 use forebay_tests::run::Ended;
 use forebay_tests::server::forebay;
@@ -225,8 +225,7 @@ fn a_full_disk_under_the_side_file_does_not_stop_the_server() {
     let server = pair.serve();
     assert!(holds(&server, 2));
     server.stop();
-    let unmounted = || (run::outcome(20, &["umount", &mount]).code == 0).then_some(());
-    run::wait_for("the file system to be free", Duration::from_secs(10), unmounted);
+    unmount(&mount);
 }
 
 #[test]

@@ -2,11 +2,10 @@
 //! Images are in `image`.
 #![forbid(unsafe_code)]
 
+use forebay_tests::foreign::{Attached, fio, unmount};
 use forebay_tests::nbd::{Client, command};
 use forebay_tests::server::forebay;
 use forebay_tests::{Scratch, Server, require, require_root, run};
-use std::path::Path;
-use std::time::Duration;
 
 #[path = "zram/image.rs"]
 mod image;
@@ -29,23 +28,18 @@ fn status(scratch: &Scratch) -> serde_json::Value {
     report["devices"][0]["zrams"][0].take()
 }
 
-fn fio(scratch: &Scratch, server: &Server, options: &str) {
-    let uri = format!("--uri={}", server.uri());
-    let mut words = vec!["fio", "--name=v", "--ioengine=nbd", &uri, "--verify=crc32c", "--verify_fatal=1"];
-    words.extend(options.split(' '));
-    let aux = format!("--aux-path={}", scratch.path().display());
-    words.push(&aux);
-    run::ok(120, &words);
-}
-
 #[test]
 fn what_fio_writes_it_reads_back_with_every_codec() {
     require(&["fio"]);
     for algorithm in ["lz4", "zstd", "deflate", "store"] {
         let scratch = Scratch::new();
         let server = serve(&scratch, 64, &format!("algo={algorithm}"));
-        fio(&scratch, &server, "--rw=randrw --bsrange=512-256k --iodepth=16 --size=48m --buffer_compress_percentage=60");
-        fio(&scratch, &server, "--rw=randwrite --bs=4k --iodepth=4 --size=16m");
+        fio::verify(
+            server.uri(),
+            scratch.path(),
+            "--rw=randrw --bsrange=512-256k --iodepth=16 --size=48m --buffer_compress_percentage=60",
+        );
+        fio::verify(server.uri(), scratch.path(), "--rw=randwrite --bs=4k --iodepth=4 --size=16m");
         let status = status(&scratch);
         assert_eq!((&status["algorithm"], &status["failed_reads"]), (&algorithm.into(), &0.into()), "{status}");
         server.stop();
@@ -165,40 +159,30 @@ fn packed_pages_take_fewer_blocks_and_come_back_into_memory_when_they_are_read()
 
 #[test]
 fn a_tarball_comes_back_through_ext4_and_the_backing_file() {
-    require(&["nbdfuse", "fusermount3", "losetup", "mkfs.ext4", "tar"]);
+    require(&["mkfs.ext4", "tar"]);
     require_root();
     let scratch = Scratch::new();
     let file = scratch.sparse("backing", 128 * MIB);
     let server = serve(&scratch, 64, &format!("backing_dev={file}"));
-    let (folder, mount, tarball) = (scratch.file("fuse"), scratch.file("mount"), scratch.file("sources.tar"));
+    let (mount, tarball) = (scratch.file("mount"), scratch.file("sources.tar"));
     run::ok(60, &["tar", "-cf", &tarball, "-C", concat!(env!("CARGO_MANIFEST_DIR"), "/.."), "crates", "docs", "tests"]);
     let before = run::sha256(tarball.as_ref());
-    for path in [&folder, &mount] {
-        std::fs::create_dir_all(path).expect("a scratch folder is writable");
-    }
-    let mut fuse = run::limited(300, &["nbdfuse", &folder, server.uri()]).spawn().expect("nbdfuse can be started");
-    let disk = format!("{folder}/nbd");
-    run::wait_for("nbdfuse's file", Duration::from_secs(20), || Path::new(&disk).exists().then_some(()));
-    let device = run::ok(20, &["losetup", "--find", "--show", "--direct-io=on", &disk]).trim().to_owned();
-    run::ok(60, &["mkfs.ext4", "-q", "-F", &device]);
-    run::ok(30, &["mount", &device, &mount]);
+    std::fs::create_dir(&mount).expect("a scratch folder is writable");
+    let attached = Attached::new(&scratch, "fuse", server.uri());
+    let device = attached.device();
+    run::ok(60, &["mkfs.ext4", "-q", "-F", device]);
+    run::ok(30, &["mount", device, &mount]);
     run::ok(60, &["cp", &tarball, &format!("{mount}/there")]);
-    run::ok(60, &["umount", &mount]);
+    unmount(&mount);
     assert_eq!(attribute(&scratch, &["set", "disk", "idle", "all"]).code, 0);
     assert_eq!(attribute(&scratch, &["set", "disk", "writeback", "idle"]).code, 0);
     let away = status(&scratch);
     assert_eq!(away["used_bytes"], 0, "{away}");
-    run::ok(30, &["mount", "-o", "ro", &device, &mount]);
+    run::ok(30, &["mount", "-o", "ro", device, &mount]);
     assert_eq!(run::sha256(format!("{mount}/there").as_ref()), before);
-    run::ok(30, &["umount", &mount]);
+    unmount(&mount);
     assert!(status(&scratch)["backing_reads"].as_u64().is_some_and(|reads| reads > 100));
-    run::ok(30, &["losetup", "--detach", &device]);
-    run::wait_for("the loop device to be free", Duration::from_secs(20), || {
-        let list = run::ok(20, &["losetup", "--list", "--noheadings", "--output", "NAME"]);
-        list.lines().all(|line| line.trim() != device).then_some(())
-    });
-    run::ok(30, &["fusermount3", "-u", &folder]);
-    fuse.wait().expect("nbdfuse ends when it is unmounted");
+    attached.detach();
     server.stop();
 }
 

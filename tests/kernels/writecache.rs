@@ -6,6 +6,7 @@
 
 use forebay_tests::nbd::Client;
 use forebay_tests::pattern::{self, SECTOR};
+use forebay_tests::server::flushes;
 use forebay_tests::writecache::image::Cache;
 use forebay_tests::writecache::powercut::{self, Log};
 use forebay_tests::writecache::{CACHE_BYTES, Case};
@@ -214,7 +215,17 @@ fn a_newer_kernel_and_forebay_open_each_others_caches() {
         images.extend([case.origin(pair), case.cache(pair)]);
     }
     body += &script(&cases, |_, case| case.detach());
+    // One more disk is served by us: what its guest makes durable must arrive here as flushes.
+    let (control, export) = (scratch.file("control.sock"), format!("nbd+unix:///?socket={}", scratch.file("nbd.sock")));
+    let words = ["--table", "0 8192 linear ram:4M 0", "--export", &export, "--control", &control];
+    let counting = Server::start(&scratch.file("counting"), 1, &words);
+    images.push(counting.uri().to_owned());
+    body += "guest-load counted /dev/vdq 1 8192 8 40\n";
     let output = guest::run_in_newer_kernel(&scratch, env!("CARGO_BIN_EXE_guest-load"), &images, &(body + "wait\nsync\n"));
+    let rounds = output.lines().filter(|line| line.starts_with("counted flushed ")).count();
+    let arrived = flushes(&control, 0);
+    assert!(rounds == 39 && arrived >= 39, "{arrived} flushes arrived of {rounds} that the guest's kernel said were done");
+    counting.stop();
     for case in ours.iter().chain(theirs) {
         let kernel = case.hash_in(&output);
         assert_eq!(case.error_in(&output), "0", "{}: error of the kernel's device", case.name);

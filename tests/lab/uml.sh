@@ -12,20 +12,27 @@
 #
 # SCRIPT runs as root; its output is this program's output, line by line, and its exit status is this program's.
 # 124: the guest ended without finishing the script. 125: the guest could not be started.
+# A guest that ends before the script begins, or hangs until then, is started again, twice at most, unless somebody killed it.
 # Needs: user-mode-linux dmsetup and a C compiler. The shim is kept in ${FOREBAY_LAB_CACHE:-~/.cache/forebay-lab}.
 set -euo pipefail
 die() { echo "uml.sh: $1" >&2; exit 125; }
-# Passes on the lines between the marks as they come, and returns the status that the second mark carries.
+# Passes on the lines between the marks as they come, and returns the status that the second mark carries. The file
+# $work/booting is there until the first mark; a guest that says nothing for two minutes before it is killed.
 relay() {
-  local on= line status=124
-  while IFS= read -r line; do
+  local on= line status=124 patience=120
+  : >"$work/booting"
+  while IFS= read -r -t "$patience" line; do
     line=${line%$'\r'}
     case $line in
-      *@@begin) on=1;;
+      *@@begin) on=1 patience=$limit; rm "$work/booting";;
       '@@end '*) status=${line#@@end }; break;;
       *) [ -z "$on" ] || printf '%s\n' "$line";;
     esac
   done
+  if [ -e "$work/booting" ] && [ ! -e "$work/ended" ]; then
+    : >"$work/hung"
+    kill -9 "-$(cat "$work/guest")" "$(cat "$work/guest")" 2>/dev/null || true # it may have ended by itself
+  fi
   return "$status"
 }
 here=$(cd "$(dirname "$0")" && pwd)
@@ -72,9 +79,19 @@ chmod +x "$work/init"
 
 drives=()
 for disk in ${disks[@]+"${disks[@]}"}; do drives+=("ubd${#drives[@]}=$disk"); done
-{
-  LD_PRELOAD=$shim linux.uml mem="${mem}M" root=/dev/root rootfstype=hostfs rootflags=/ ro init="$work/init" \
-    con=null con0=fd:0,fd:1 quiet ${drives[@]+"${drives[@]}"} </dev/null 2>/dev/null &
-  echo $! >"$group"
-  wait
-} | relay
+status=0
+for _ in 1 2 3; do
+  rm -f "$work/ended" "$work/hung"
+  {
+    LD_PRELOAD=$shim linux.uml mem="${mem}M" root=/dev/root rootfstype=hostfs rootflags=/ ro init="$work/init" \
+      con=null con0=fd:0,fd:1 quiet ${drives[@]+"${drives[@]}"} </dev/null 2>/dev/null &
+    echo $! | tee "$work/guest" >"$group"
+    ended=0
+    wait $! || ended=$?
+    echo "$ended" >"$work/ended"
+  } | relay && status=0 || status=$?
+  [ -e "$work/booting" ] || break
+  [ -e "$work/hung" ] || [ "$(cat "$work/ended")" != 137 ] || break # 137: killed
+  echo 'uml.sh: the guest ended before the script began' >&2
+done
+exit "$status"

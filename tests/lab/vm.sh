@@ -6,14 +6,15 @@
 #   -k  kernel module to load, with what it depends on: dm-writecache dm-snapshot ublk_drv nbd brd null_blk zram …
 #   -b  host program to put into the guest's /bin, with its shared libraries
 #   -f  host file to put at /files/NAME
-#   -d  raw image seen as /dev/vda, /dev/vdb… with an honest flush (a guest flush reaches the image as fdatasync)
+#   -d  raw image, or NBD URI, seen as /dev/vda, /dev/vdb… with an honest flush (a guest flush reaches the image as fdatasync)
 #   -q  more QEMU arguments, for example a vhost-user-blk device
-#   -t  QEMU is ended after so many seconds (300)
+#   -t  QEMU is ended after so many seconds (600)
 #
 # SCRIPT runs as root under busybox sh; its output is this program's output, and its exit status is this program's.
 # 124: the guest ended without finishing the script. 125: the guest could not be started.
 # Under load one boot in a hundred dies in QEMU 7.2's emulation, where the kernel patches its own code: a guest that ends
-# before the script begins is started again, twice at most, and the end of its console goes to standard error.
+# before the script begins, or says nothing for four minutes, is started again, twice at most, and the end of its console
+# goes to standard error.
 # Needs: qemu-system-x86 busybox-static kmod cpio xz-utils, and apt to bring the kernel once into
 # ${FOREBAY_LAB_CACHE:-~/.cache/forebay-lab}.
 set -euo pipefail
@@ -21,19 +22,20 @@ die() { echo "vm.sh: $1" >&2; exit 125; }
 # Passes on the lines between the marks as they come, and returns the status that the second mark carries. What comes
 # before the first mark is kept in the file $work/console, which is deleted at the mark.
 relay() {
-  local on= line status=124
+  local on= line status=124 patience=240
   : >"$work/console"
-  while IFS= read -r line; do
+  while IFS= read -r -t "$patience" line; do
     line=${line%$'\r'}
     case $line in
-      *@@begin) on=1; rm "$work/console";;
+      *@@begin) on=1 patience=$limit; rm "$work/console";;
       '@@end '*) status=${line#@@end }; break;;
       *) if [ -n "$on" ]; then printf '%s\n' "$line"; else printf '%s\n' "$line" >>"$work/console"; fi;;
     esac
   done
+  [ ! -e "$work/console" ] || kill "$(cat "$work/qemu")" 2>/dev/null || true # it may have ended by itself
   return "$status"
 }
-mem=512 cpus=2 limit=300 modules=() programs=() files=() disks=() extra=
+mem=512 cpus=2 limit=600 modules=() programs=() files=() disks=() extra=
 while getopts m:c:t:k:b:f:d:q: option; do case $option in
   m) mem=$OPTARG;; c) cpus=$OPTARG;; t) limit=$OPTARG;; k) modules+=("$OPTARG");; b) programs+=("$OPTARG");;
   f) files+=("$OPTARG");; d) disks+=("$OPTARG");; q) extra=$OPTARG;; *) exit 2;; esac; done
@@ -101,10 +103,13 @@ for disk in ${disks[@]+"${disks[@]}"}; do drives+=(-drive "file=$disk,if=virtio,
 status=0
 for _ in 1 2 3; do
   # shellcheck disable=SC2086 # -q holds several words
-  timeout "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max,la57=off -smp "$cpus" -m "$mem" -nographic -no-reboot \
-    -kernel "$kernel"/boot/vmlinuz-* -initrd "$work/initrd" -append "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off" \
-    ${drives[@]+"${drives[@]}"} $extra </dev/null 2>&1 |
-    relay && status=0 || status=$?
+  {
+    timeout -k 10 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max,la57=off -smp "$cpus" -m "$mem" -nographic -no-reboot \
+      -kernel "$kernel"/boot/vmlinuz-* -initrd "$work/initrd" -append "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off" \
+      ${drives[@]+"${drives[@]}"} $extra </dev/null 2>&1 &
+    echo $! >"$work/qemu"
+    wait
+  } | relay && status=0 || status=$?
   [ -e "$work/console" ] || break
   { echo 'vm.sh: the guest ended before the script began:'; tail -n 8 "$work/console"; } >&2
 done

@@ -56,7 +56,7 @@ impl Guest {
         let log = File::create(file("guest.log")).expect("the shared folder is writable");
         let errors = File::create(file("guest.err")).expect("the shared folder is writable");
         let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("lab/uml.sh"));
-        command.arg("-w").arg(&self.folder).args(["-t", &LIMIT.as_secs().to_string()]);
+        command.arg("-w").arg(&self.folder).args(["-t", &(5 * LIMIT).as_secs().to_string()]);
         command.arg("-p").arg(file("guest.group"));
         for module in &self.modules {
             command.args(["-k", module]);
@@ -109,13 +109,17 @@ impl Running {
 
     /// Kills the guest's processes and waits until the host's kernel is done with all of them.
     fn kill(&mut self) {
-        let group = std::fs::read_to_string(&self.group).unwrap_or_default();
-        if let Some(group) = group.trim().parse().ok().and_then(Pid::from_raw) {
-            let _ = kill_process_group(group, Signal::KILL); // it may be gone already
-            let _ = kill_process(group, Signal::KILL); // or so young that it has no group of its own yet
-            run::wait_for("the guest's processes to end", LIMIT, || test_kill_process_group(group).is_err().then_some(()));
-        }
-        let _ = self.child.wait(); // without its guest the script ends by itself
+        run::wait_for("the guest's processes to end", LIMIT, || {
+            let group = std::fs::read_to_string(&self.group).unwrap_or_default();
+            let group = group.trim().parse().ok().and_then(Pid::from_raw);
+            if let Some(group) = group {
+                let _ = kill_process_group(group, Signal::KILL); // it may be gone already
+                let _ = kill_process(group, Signal::KILL); // or so young that it has no group of its own yet
+            }
+            // Without its guest the script ends by itself.
+            let over = self.child.try_wait().expect("a child can be waited for").is_some();
+            (over && group.is_none_or(|group| test_kill_process_group(group).is_err())).then_some(())
+        });
     }
 }
 

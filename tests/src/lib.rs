@@ -4,13 +4,13 @@
 //!  clients/   commands/                                    kernels/
 //!        └─────────────┬───────────────┘                          │
 //!  requires ▶ Scratch ▶ Server (the built `forebay`) ◀── nbd::Client
-//!                        kills ▶ nbdfuse ▶ loop device ▶ file system
+//!                        kills ▶ foreign::Attached (nbdfuse ▶ loop device) ▶ file system
 //!                                          Guest (user-mode-linux) ▶ guest-load ▶ pattern
 //!                                          writecache, mirror (their formats, read by hand)
 //! ```
 //!
 //! 1. A missing tool is a failure that names the tool; no test skips itself.
-//! 2. Every process that a test starts dies with the test's thread, and every wait has a limit.
+//! 2. Every process that a test starts dies with the test's thread, and every wait has a limit, which a busy machine does not reach.
 //! 3. The oracle shares no code with what it judges: `writecache` and `nbd` know the formats on their own.
 //!
 //! These are tests: anything unexpected panics with what was run and what it said.
@@ -18,6 +18,7 @@
 #![allow(clippy::missing_panics_doc, reason = "a test's helper reports by panicking")]
 #![allow(clippy::must_use_candidate, reason = "many helpers are called for what they do as well as for what they return")]
 
+pub mod foreign;
 pub mod guest;
 pub mod kills;
 pub mod mirror;

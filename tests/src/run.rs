@@ -29,10 +29,13 @@ impl From<Output> for Ended {
     }
 }
 
-/// A command that is killed after `limit_s` seconds, and when the thread that started it ends.
+/// Limits are for a machine that has time. One that is busy, or stands still for a while, gets so many times as much.
+const PATIENCE: u32 = 5;
+
+/// A command that is killed after `PATIENCE` times `limit_s` seconds, and when the thread that started it ends.
 pub fn limited<S: AsRef<OsStr>>(limit_s: u32, words: &[S]) -> Command {
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "TERM", "timeout", "--kill-after=5"]).arg(limit_s.to_string()).args(words);
+    command.args(["--pdeathsig", "TERM", "timeout", "--kill-after=5"]).arg((PATIENCE * limit_s).to_string()).args(words);
     command.env("LC_ALL", "C");
     command
 }
@@ -72,14 +75,24 @@ pub fn pause(time: Duration) {
     thread::sleep(time);
 }
 
-/// Asks again and again until `probe` answers; panics with `what` after `limit`.
-pub fn wait_for<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
-    let deadline = now() + limit;
+/// Asks again and again until `probe` answers; panics with `what` after `PATIENCE` times `limit`.
+pub fn wait_for<T>(what: &str, limit: Duration, probe: impl FnMut() -> Option<T>) -> T {
+    answer(limit, probe).unwrap_or_else(|| panic!("waited {} s in vain for {what}", (PATIENCE * limit).as_secs()))
+}
+
+/// Whether `probe` says so within `PATIENCE` times `limit`.
+pub fn happens_within(limit: Duration, mut probe: impl FnMut() -> bool) -> bool {
+    answer(limit, || probe().then_some(())).is_some()
+}
+
+fn answer<T>(limit: Duration, mut probe: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = now() + PATIENCE * limit;
     loop {
-        if let Some(answer) = probe() {
+        let late = now() >= deadline;
+        let answer = probe();
+        if late || answer.is_some() {
             return answer;
         }
-        assert!(now() < deadline, "waited {} s in vain for {what}", limit.as_secs());
         pause(Duration::from_millis(10));
     }
 }

@@ -1,6 +1,7 @@
 //! A folder of its own for each test, removed afterwards unless the test failed.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -31,10 +32,17 @@ impl Scratch {
     }
 
     fn under(base: &Path) -> Self {
-        let name = format!("forebay-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = base.join(name);
-        fs::create_dir_all(&path).unwrap_or_else(|error| panic!("cannot make {}: {error}", path.display()));
-        Self { path }
+        fs::create_dir_all(base).unwrap_or_else(|error| panic!("cannot make {}: {error}", base.display()));
+        loop {
+            let name = format!("forebay-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+            let path = base.join(name);
+            match fs::create_dir(&path) {
+                Ok(()) => return Self { path },
+                // Left by a failed test of a process that had the same number.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("cannot make {}: {error}", path.display()),
+            }
+        }
     }
 
     /// The folder.

@@ -39,6 +39,15 @@ pub fn forebay(args: &[&str]) -> Ended {
     run::outcome(60, &words)
 }
 
+/// Flushes that have come in through the first export of a device, by the device's place in the server's status.
+pub fn flushes(control: &str, device: usize) -> u64 {
+    let ended = forebay(&["status", "--json", "--control", control]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let report: serde_json::Value = serde_json::from_str(&ended.stdout).expect("status is JSON");
+    let export = &report["devices"][device]["exports"][0];
+    export["flushes"].as_u64().unwrap_or_else(|| panic!("no flushes of device {device}: {report}"))
+}
+
 /// A running server.
 #[derive(Debug)]
 pub struct Server {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Files that must exist, by absolute path or by program name, and the Debian package of each.
-const NEEDED: [(&str, &str); 22] = [
+const NEEDED: [(&str, &str); 23] = [
     ("cc", "gcc"),
     ("fio", "fio"),
     ("nbdkit", "nbdkit"),
@@ -16,6 +16,7 @@ const NEEDED: [(&str, &str); 22] = [
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
     ("qemu-system-x86_64", "qemu-system-x86"),
+    ("qemu-storage-daemon", "qemu-system-common"),
     ("linux.uml", "user-mode-linux"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),

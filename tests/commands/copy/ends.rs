@@ -1,35 +1,19 @@
 //! What ends of a copy are and how they are opened: locks, devices in use, one end by two names, block devices,
 //! file systems that share blocks, streams into something larger.
 
+use forebay_tests::foreign::Loop;
 use forebay_tests::run::{self, Ended};
 use forebay_tests::server::binary;
 use forebay_tests::{Scratch, require, require_root};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::{copied, copy, data, refused, same, with_server};
 
 const MIB: u64 = 1 << 20;
-
-/// A file as a block device.
-struct Loop(String);
-
-impl Loop {
-    fn new(file: &str, block_bytes: u32) -> Self {
-        require_root();
-        require(&["losetup"]);
-        let size = block_bytes.to_string();
-        Self(run::ok(20, &["losetup", "--find", "--show", "--sector-size", &size, file]).trim().to_owned())
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        run::outcome(20, &["losetup", "-d", &self.0]);
-    }
-}
 
 /// A file system of its own in a file.
 struct Mount(String);
@@ -49,7 +33,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        run::outcome(20, &["umount", &self.0]);
+        run::happens_within(Duration::from_secs(20), || run::outcome(20, &["umount", &self.0]).code == 0);
     }
 }
 
@@ -144,8 +128,8 @@ fn a_stream_keeps_what_lies_behind_its_last_byte() {
     let (old, back) = (vec![0xAA; 1 << 20], scratch.file("back"));
     let (file, head) = (scratch.write("file", &old), scratch.write("head", &data(70_001)));
     let device = scratch.write("device", &old);
-    let device_of = Loop::new(&device, 4096);
-    let server = format!("nbdcopy {file} \"$uri\"; cat {head} | {} copy - \"$uri\" {file} {}", binary(), device_of.0);
+    let device_of = Loop::new(&device, &["--sector-size", "4096"]);
+    let server = format!("nbdcopy {file} \"$uri\"; cat {head} | {} copy - \"$uri\" {file} {}", binary(), device_of.path());
     let ended = with_server(&["memory", "1M"], &format!("set -e; {server}; nbdcopy \"$uri\" {back}"));
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     drop(device_of);
@@ -172,8 +156,8 @@ fn block_devices_are_ends_as_files_are() {
     let source = scratch.write("source", &bytes);
     let old = vec![0xAA; 5 << 20];
     let (fine, coarse) = (scratch.write("fine", &old), scratch.write("coarse", &old));
-    let devices = [Loop::new(&fine, 512), Loop::new(&coarse, 4096)];
-    let [one, other] = [&devices[0].0, &devices[1].0];
+    let devices = [Loop::new(&fine, &["--sector-size", "512"]), Loop::new(&coarse, &["--sector-size", "4096"])];
+    let [one, other] = [devices[0].path(), devices[1].path()];
     copied(&[&source, one, other, "--verify"]);
     refused(&[&source, one, one], 1, "given twice");
     refused(&[one, one], 1, "same file");
@@ -205,7 +189,7 @@ fn holes_of_fine_blocks_arrive_at_ends_with_coarse_ones() {
     }
     let (source, forebay) = (scratch.write("source", &expected), binary());
     let (coarse, plain) = (scratch.write("coarse", &vec![0xAA; 1 << 20]), scratch.write("plain", &expected));
-    let device = Loop::new(&coarse, 4096);
+    let device = Loop::new(&coarse, &["--sector-size", "4096"]);
     let extents = "s=0; while [ $s -lt 2048 ]; do echo $((s * 512)) 1536 hole,zero; \
                    echo $((s * 512 + 1536)) 2048 ; s=$((s + 7)); done";
     let words = [
@@ -216,7 +200,7 @@ fn holes_of_fine_blocks_arrive_at_ends_with_coarse_ones() {
         format!("extents={extents}"),
     ];
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let script = format!("set -e; {forebay} copy \"$uri\" {0} --verify; {forebay} compare \"$uri\" {0}", device.0);
+    let script = format!("set -e; {forebay} copy \"$uri\" {0} --verify; {forebay} compare \"$uri\" {0}", device.path());
     let ended = with_server(&words, &script);
     assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
     drop(device);
@@ -278,23 +262,33 @@ fn a_copy_that_keeps_going_brings_its_last_bytes_wherever_there_is_room() {
     assert!(ended.code == 1 && ended.stderr.contains("the copy ends here"), "{}", ended.stderr);
 }
 
-/// Copies while `path` is locked, changes its size to `bytes` meanwhile, and lets go of it. A machine that is so slow that
-/// the copy gives up gets another chance.
+/// Copies while `path` is locked, changes its size to `bytes` once the copy has opened it, and lets go of it. A machine that
+/// is so slow that the copy gives up gets another chance.
 fn resized_meanwhile(words: &[&str], path: &str, before: u64, bytes: u64) -> Ended {
     for _ in 0..8 {
         let file = File::options().read(true).write(true).open(path).expect("the file is there");
         file.set_len(before).and_then(|()| file.lock()).expect("nobody else has it");
-        let ended = std::thread::scope(|scope| {
-            let copy = scope.spawn(|| copy(words));
-            run::pause(Duration::from_millis(300));
-            file.set_len(bytes).and_then(|()| file.unlock()).expect("it is open");
-            copy.join().expect("it ends")
+        let mut copy = Command::new(binary());
+        copy.arg("copy").args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut copy = copy.spawn().expect("it was built");
+        run::wait_for("the copy to open the file", Duration::from_mins(1), || {
+            let over = copy.try_wait().expect("a child can be waited for").is_some();
+            (over || has_open(copy.id(), path)).then_some(())
         });
+        run::pause(Duration::from_millis(50)); // and to wait for the lock
+        file.set_len(bytes).and_then(|()| file.unlock()).expect("it is open");
+        let ended = Ended::from(copy.wait_with_output().expect("it ends"));
         if !ended.stderr.contains("in use") {
             return ended;
         }
     }
     panic!("{path} was always said to be in use");
+}
+
+/// Whether a process has a file open.
+fn has_open(process: u32, path: &str) -> bool {
+    let files = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+    files.filter_map(|file| fs::read_link(file.path()).ok()).any(|target| target == Path::new(path))
 }
 
 #[test]

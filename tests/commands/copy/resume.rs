@@ -1,13 +1,12 @@
 //! Copies that are cut off and go on: killed, with servers that leave, with journals that are not theirs.
 
+use forebay_tests::foreign::{Loop, Peer};
 use forebay_tests::run;
 use forebay_tests::server::{binary, forebay};
-use forebay_tests::{Scratch, require, require_root};
+use forebay_tests::{Scratch, require};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::{copied, data, refused, same};
@@ -19,28 +18,6 @@ fn settled(journal: &str) -> u64 {
     long(32).max(long(4096 + 32))
 }
 
-/// A process that ends with this value.
-struct Running(Child);
-
-impl Running {
-    fn new(words: &[&str]) -> Self {
-        Self(Command::new(words[0]).args(&words[1..]).stderr(Stdio::null()).spawn().expect("it is installed"))
-    }
-
-    /// Ends it as a crash would.
-    fn kill(mut self) {
-        self.0.kill().expect("it is a child of this process");
-        self.0.wait().expect("it was killed");
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill(); // it may have ended by itself
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn a_copy_that_is_killed_goes_on_where_it_was_and_ends_identical() {
     let scratch = Scratch::new();
@@ -50,13 +27,12 @@ fn a_copy_that_is_killed_goes_on_where_it_was_and_ends_identical() {
     let source = scratch.write("source", &bytes);
     let (to, other, journal) = (scratch.file("to"), scratch.file("other"), scratch.file("journal"));
     fs::write(&other, vec![0xAA; 25 << 20]).unwrap();
-    let words = [binary(), "copy", &source, &to, &other, "--resume", &journal, "--rate", "2M", "--request-size", "64K"];
+    let words = [binary(), "copy", &source, &to, &other, "--resume", &journal, "--rate", "256K", "--request-size", "64K"];
     for _ in 0..2 {
         let before = settled(&journal);
-        let mut copy = Running::new(&words);
+        let mut copy = Peer::spawn(&words);
         run::wait_for("progress in the journal", Duration::from_mins(1), || {
-            let running = copy.0.try_wait().unwrap().is_none();
-            assert!(running, "the copy takes 12 s");
+            assert!(copy.ended().is_none(), "the copy takes 96 s");
             (settled(&journal) > before).then_some(())
         });
         copy.kill();
@@ -79,8 +55,8 @@ fn a_journal_of_another_copy_is_refused() {
     let scratch = Scratch::new();
     let source = scratch.write("source", &data(8 << 20));
     let (to, journal) = (scratch.file("to"), scratch.file("journal"));
-    let words = [binary(), "copy", &source, &to, "--resume", &journal, "--rate", "256K"];
-    let copy = Running::new(&words);
+    let words = [binary(), "copy", &source, &to, "--resume", &journal, "--rate", "64K"];
+    let copy = Peer::spawn(&words);
     run::wait_for("progress in the journal", Duration::from_mins(1), || (settled(&journal) > 0).then_some(()));
     copy.kill();
     let another = scratch.file("another");
@@ -106,7 +82,7 @@ fn a_journal_of_another_copy_is_refused() {
 
 /// Begins a copy of which only a part has arrived when it is killed, and which says so in its journal.
 fn cut_off(source: &str, to: &str, journal: &str) {
-    let copy = Running::new(&[binary(), "copy", source, to, "--resume", journal, "--rate", "256K", "--request-size", "64K"]);
+    let copy = Peer::spawn(&[binary(), "copy", source, to, "--resume", journal, "--rate", "128K", "--request-size", "64K"]);
     run::wait_for("progress in the journal", Duration::from_mins(1), || (settled(journal) > 0).then_some(()));
     copy.kill();
 }
@@ -116,7 +92,7 @@ fn a_journal_of_another_copy_that_settled_nothing_leaves_nothing_made() {
     let scratch = Scratch::new();
     let source = scratch.write("source", &data(1 << 20));
     let (to, another, journal) = (scratch.file("to"), scratch.file("another"), scratch.file("journal"));
-    let copy = Running::new(&[binary(), "copy", &source, &to, "--resume", &journal, "--rate", "1K"]);
+    let copy = Peer::spawn(&[binary(), "copy", &source, &to, "--resume", &journal, "--rate", "1K"]);
     let begun = || fs::read(&journal).is_ok_and(|bytes| bytes.get(4096..4104) == Some(b"FBCOPYJ1"));
     run::wait_for("the journal", Duration::from_mins(1), || begun().then_some(()));
     copy.kill();
@@ -125,12 +101,8 @@ fn a_journal_of_another_copy_that_settled_nothing_leaves_nothing_made() {
 }
 
 /// A server on `socket` for the file `disk`, with more words for it.
-fn serve(socket: &str, disk: &str, filter: &[&str], more: &[&str]) -> Running {
-    let _ = fs::remove_file(socket); // of one that was killed
-    let server = Running::new(&[&["nbdkit", "-f", "-U", socket], filter, &["file", disk], more].concat());
-    // The file is there before anybody listens.
-    run::wait_for("the server", Duration::from_mins(1), || UnixStream::connect(socket).ok());
-    server
+fn serve(socket: &str, disk: &str, filter: &[&str], more: &[&str]) -> Peer {
+    Peer::serve(&[&["nbdkit", "-f", "-U", socket], filter, &["file", disk], more].concat(), socket)
 }
 
 #[test]
@@ -145,7 +117,7 @@ fn a_copy_goes_on_after_its_server_was_killed_and_ends_identical() {
     for both in [true, false] {
         let server = serve(&socket, &disk, slow.0, slow.1);
         let words = [binary(), "copy", &source, &uri, "--resume", &journal, "--request-size", "64K"];
-        let mut copy = Running::new(&words);
+        let mut copy = Peer::spawn(&words);
         let before = settled(&journal);
         run::wait_for("progress in the journal", Duration::from_mins(2), || (settled(&journal) > before).then_some(()));
         server.kill();
@@ -154,8 +126,7 @@ fn a_copy_goes_on_after_its_server_was_killed_and_ends_identical() {
             continue;
         }
         let _faster = serve(&socket, &disk, &[], &[]);
-        let ended = copy.0.wait().unwrap();
-        if !ended.success() {
+        if !copy.wait(Duration::from_mins(1)).success() {
             copied(&[&source, &uri, "--resume", &journal]);
         }
     }
@@ -166,18 +137,18 @@ fn a_copy_goes_on_after_its_server_was_killed_and_ends_identical() {
 
 #[test]
 fn what_a_server_or_a_device_lost_is_not_taken_for_settled() {
-    require(&["nbdkit", "losetup"]);
-    require_root();
+    require(&["nbdkit"]);
     let scratch = Scratch::new();
     let source = scratch.write("source", &data(8 << 20));
     let (disk, socket, journal) = (scratch.sparse("disk", 8 << 20), scratch.file("s"), scratch.file("journal"));
-    let device = run::ok(20, &["losetup", "--find", "--show", &disk]).trim().to_owned();
+    let attached = Loop::new(&disk, &[]);
+    let device = attached.path();
     let server = serve(&socket, &disk, &[], &[]);
     let uri = format!("nbd+unix:///?socket={socket}");
-    for to in [&device, &uri] {
+    for to in [device, &uri] {
         cut_off(&source, to, &journal);
         let known = settled(&journal);
-        let file = File::options().read(true).write(true).open(if *to == device { to } else { &disk }).unwrap();
+        let file = File::options().read(true).write(true).open(if to == device { to } else { &disk }).unwrap();
         let mut last = [0; 512];
         file.read_exact_at(&mut last, known - 512).unwrap();
         file.write_all_at(&[0; 512], known - 512).unwrap();
@@ -187,7 +158,7 @@ fn what_a_server_or_a_device_lost_is_not_taken_for_settled() {
         file.sync_all().unwrap();
         copied(&[&source, to, "--resume", &journal, "--verify"]);
     }
-    run::ok(20, &["losetup", "-d", &device]);
+    attached.detach();
     drop(server);
     refused(&[&source, "ram:8M", "--resume", &journal], 2, "does not");
 }

@@ -1,5 +1,6 @@
 //! Images of the compressed RAM disk: saved and restored, torn, rotten, and on a full file system.
 
+use forebay_tests::foreign::unmount;
 use forebay_tests::nbd::{Client, command};
 use forebay_tests::server::forebay;
 use forebay_tests::{Scratch, Server, require_root, run};
@@ -146,5 +147,5 @@ fn a_full_file_system_leaves_the_image_that_was_there_or_none() {
     assert_eq!(attribute(&scratch, &["restore", "disk", &image]).code, 0);
     assert!(read(&server, 2) == small);
     server.stop();
-    run::ok(20, &["umount", &folder]);
+    unmount(&folder);
 }

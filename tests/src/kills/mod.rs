@@ -7,25 +7,28 @@
 //!
 //! 1. After every kill: restart, mount (the journal is replayed), every noted file is intact, unmount, and the checker finds
 //!    nothing.
-//! 2. A server that came back holds no more memory and descriptors than the first that did.
-//! 3. In the end what stands on the stack's other devices holds too: a snapshot, the other leg ([`Stack`]).
+//! 2. As many flushes have reached the server as files were fsynced: a harness whose flushes are lost would prove nothing.
+//! 3. A server that came back holds no more memory and descriptors than the first that did.
+//! 4. In the end what stands on the stack's other devices holds too: a snapshot, the other leg ([`Stack`]).
 
 mod stack;
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
-use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 pub use self::stack::Stack;
-use crate::{Scratch, Server, pattern, require, require_root, run};
+use crate::foreign::{Attached, unmount};
+use crate::server::flushes;
+use crate::{Scratch, pattern, require, require_root, run};
 
 /// Size of the device, bytes: xfs wants at least 300 MiB.
 const BYTES: u64 = 320 << 20;
 const LIMIT: Duration = Duration::from_mins(1);
+/// Files of one life, of up to 120 KiB: ten lives must fit.
+const NAMES: u64 = 400;
 /// Bytes of memory that a server may hold beyond what the first one that came back held: what it has read and written
 /// differs from life to life.
 const MEMORY_SLACK: u64 = 64 << 20;
@@ -53,47 +56,6 @@ impl FileSystem {
     }
 }
 
-/// The served device as a loop device of this machine.
-struct Attached {
-    server: Option<Server>,
-    fuse: Child,
-    folder: String,
-    device: String,
-}
-
-impl Attached {
-    fn new(scratch: &Scratch, stack: Stack) -> Self {
-        let server = stack.serve(scratch);
-        let folder = scratch.file("fuse");
-        fs::create_dir_all(&folder).expect("a scratch folder is writable");
-        let fuse = run::limited(300, &["nbdfuse", &folder, server.uri()]).spawn().expect("nbdfuse can be started");
-        let file = format!("{folder}/nbd");
-        run::wait_for("nbdfuse's file", LIMIT, || Path::new(&file).exists().then_some(()));
-        let device = run::ok(20, &["losetup", "--find", "--show", "--direct-io=on", &file]).trim().to_owned();
-        Self { server: Some(server), fuse, folder, device }
-    }
-
-    fn kill_server(&mut self) {
-        self.server.take().expect("a server is killed once").kill();
-    }
-
-    /// Takes the loop device and nbdfuse down again; with the server gone this must not hang either.
-    fn detach(mut self) {
-        run::ok(30, &["losetup", "--detach", &self.device]);
-        run::wait_for("the loop device to be free", LIMIT, || {
-            run::ok(20, &["losetup", "--list", "--noheadings", "--output", "NAME"])
-                .lines()
-                .all(|line| line.trim() != self.device)
-                .then_some(())
-        });
-        run::ok(30, &["fusermount3", "-u", &self.folder]);
-        self.fuse.wait().expect("nbdfuse ends when it is unmounted");
-        if let Some(server) = self.server.take() {
-            server.stop();
-        }
-    }
-}
-
 /// Writes files until it is told to stop or the device fails; notes each in `manifest` once its fsync has returned.
 fn write_files(mount: &str, manifest: &str, generation: u64, stop: &AtomicBool) {
     let mut notes = File::options().append(true).create(true).open(manifest).expect("the manifest is outside the device");
@@ -103,8 +65,9 @@ fn write_files(mount: &str, manifest: &str, generation: u64, stop: &AtomicBool) 
         }
         let sectors = 1 + number % 7 * 40;
         let name = format!("{generation}-{number}");
-        // A few names are written over again and again, the others once.
-        let path = format!("{mount}/{}", if number % 3 == 0 { format!("again-{}", number % 5) } else { name });
+        // A few names are written over again and again, the others once, and not so many that the device is full.
+        let again = number % 3 == 0 || number >= NAMES;
+        let path = format!("{mount}/{}", if again { format!("again-{}", number % 5) } else { name });
         let bytes = pattern::of(&(0..sectors), generation * 100_000 + number);
         // Written beside and renamed, so that a kill leaves the old content or the new.
         let fresh = format!("{mount}/fresh");
@@ -117,11 +80,11 @@ fn write_files(mount: &str, manifest: &str, generation: u64, stop: &AtomicBool) 
     }
 }
 
-/// Whether a file of this generation is in the manifest.
-fn noted(manifest: &str, generation: u64) -> bool {
+/// How many files of this generation are in the manifest.
+fn noted(manifest: &str, generation: u64) -> u64 {
     let notes = fs::read_to_string(manifest).unwrap_or_default();
     let versions = notes.lines().filter_map(|note| note.split(' ').nth(1)?.parse::<u64>().ok());
-    versions.max().is_some_and(|version| version / 100_000 == generation)
+    versions.map(|version| u64::from(version / 100_000 == generation)).sum()
 }
 
 /// Checks every file that was noted; of those noted several times, the last note counts, or what was being written.
@@ -158,15 +121,17 @@ pub struct Kills {
 impl Kills {
     /// Makes the file system.
     pub fn new(system: FileSystem, stack: Stack) -> Self {
-        require(&["nbdfuse", "fusermount3", "losetup", system.make[0], system.check[0]]);
+        require(&[system.make[0], system.check[0]]);
         require_root();
         let scratch = Scratch::new();
         let (mount, manifest) = (scratch.file("mount"), scratch.file("manifest"));
         fs::create_dir_all(&mount).expect("a scratch folder is writable");
         if !stack.make(&scratch, &system) {
-            let attached = Attached::new(&scratch, stack);
-            system.make(&attached.device);
+            let server = stack.serve(&scratch);
+            let attached = Attached::new(&scratch, "fuse", server.uri());
+            system.make(attached.device());
             attached.detach();
+            server.stop();
         }
         Self { system, stack, scratch, mount, manifest, cycles: 0, held: None }
     }
@@ -175,31 +140,38 @@ impl Kills {
     pub fn cycle(&mut self) {
         self.cycles += 1;
         let (mount, cycle) = (&self.mount, self.cycles);
-        let mut attached = Attached::new(&self.scratch, self.stack);
-        run::ok(30, &["mount", "-o", self.system.options, &attached.device, mount]);
+        let server = self.stack.serve(&self.scratch);
+        let attached = Attached::new(&self.scratch, "fuse", server.uri());
+        run::ok(30, &["mount", "-o", self.system.options, attached.device(), mount]);
+        let asked = || flushes(&self.scratch.file("control.sock"), 0);
+        let before = asked();
         let stop = AtomicBool::new(false);
         thread::scope(|threads| {
             threads.spawn(|| write_files(mount, &self.manifest, cycle, &stop));
-            run::wait_for("a file to be fsynced", LIMIT, || noted(&self.manifest, cycle).then_some(()));
+            run::wait_for("a file to be fsynced", LIMIT, || (noted(&self.manifest, cycle) > 0).then_some(()));
             run::pause(Duration::from_millis(fastrand::u64(0..600)));
-            attached.kill_server();
+            let noted = noted(&self.manifest, cycle);
+            let asked = asked() - before;
+            server.kill();
             stop.store(true, Ordering::Relaxed);
+            assert!(asked >= noted, "cycle {cycle}: {asked} flushes arrived for {noted} files: fsync does not reach the server");
         });
-        run::ok(60, &["umount", mount]);
+        unmount(mount);
         attached.detach();
 
-        let attached = Attached::new(&self.scratch, self.stack);
-        run::ok(30, &["mount", "-o", self.system.options, &attached.device, mount]);
+        let server = self.stack.serve(&self.scratch);
+        let attached = Attached::new(&self.scratch, "fuse", server.uri());
+        run::ok(30, &["mount", "-o", self.system.options, attached.device(), mount]);
         let checked = check_files(&self.manifest);
         assert!(checked > 0, "cycle {cycle}: no file was fsynced before the kill");
-        run::ok(30, &["umount", mount]);
-        run::ok(60, &[self.system.check, &[&attached.device]].concat());
-        let server = attached.server.as_ref().expect("it runs");
+        unmount(mount);
+        run::ok(60, &[self.system.check, &[attached.device()]].concat());
         let (bytes, open) = (server.resident(), server.descriptors());
         let first = *self.held.get_or_insert((bytes, open + DESCRIPTOR_SLACK));
         assert!(bytes <= first.0 + MEMORY_SLACK, "cycle {cycle}: {bytes} bytes of memory, {} at first", first.0);
         assert!(open <= first.1, "cycle {cycle}: {open} descriptors, at most {} are expected", first.1);
         attached.detach();
+        server.stop();
     }
 
     /// Looks at what else stands on the stack; gives the number of kills.
