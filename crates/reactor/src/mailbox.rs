@@ -32,7 +32,7 @@ pub enum PostError<T> {
 }
 
 /// Something that can be waited for from when it is raised until it is emptied.
-trait Event {
+pub(crate) trait Event {
     fn raise(&self);
     fn empty(&self);
 }
@@ -161,4 +161,4 @@ impl<T: Send> Mailbox<T> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

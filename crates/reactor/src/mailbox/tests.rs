@@ -10,14 +10,18 @@ use super::{Event, Flag, Ordering, Ringing};
 
 /// An event of the model, instead of a descriptor.
 #[derive(Default)]
-struct Bit(Mutex<bool>, Condvar);
+pub(crate) struct Bit(Mutex<bool>, Condvar);
 
 impl Bit {
-    fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let mut raised = self.0.lock().unwrap();
         while !*raised {
             raised = self.1.wait(raised).unwrap();
         }
+    }
+
+    pub(crate) fn is_raised(&self) -> bool {
+        *self.0.lock().unwrap()
     }
 }
 

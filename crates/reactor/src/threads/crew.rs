@@ -12,13 +12,16 @@
 //! 1. A message comes into the mailbox when work is done after [`Crew::ring_next`], and at no other
 //!    time: who has enough to do looks now and then, and is not roused.
 //! 2. Dropping a crew waits for the work that has begun, and drops the rest.
+//!
+//! That no work is left lying and no ring is lost is checked with every order in which threads can meet.
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crate::mailbox::{Mailbox, Post};
+use super::monitor::{Guarded, Monitor};
+use crate::mailbox::Mailbox;
 use crate::turn::Reactor;
 
 /// Stack of a thread, bytes: codecs keep their tables elsewhere.
@@ -34,27 +37,23 @@ struct Line<W> {
     closing: bool,
 }
 
-struct Shared<W> {
-    line: Mutex<Line<W>>,
-    filled: Condvar,
-}
+/// The lists, for the reactor and its threads.
+struct Shared<M>(M);
 
-impl<W> Shared<W> {
-    /// The lists. A panic cannot have poisoned them: it ends the process.
-    fn line(&self) -> MutexGuard<'_, Line<W>> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+impl<W, M: Monitor<Value = Line<W>>> Shared<M> {
+    fn new() -> Self {
+        Self(M::new(Line { waiting: VecDeque::new(), done: Vec::new(), idle: 0, ring: false, closing: false }))
     }
 
     /// What is to be done next, after what was done; `None` in the end.
-    fn exchange(&self, done: Option<W>, post: &Post<()>) -> Option<W> {
-        let mut line = self.line();
+    fn exchange(&self, done: Option<W>, ring: impl FnOnce()) -> Option<W> {
+        let mut line = self.0.hold();
         if let Some(done) = done {
             line.done.push(done);
             if std::mem::take(&mut line.ring) {
                 drop(line);
-                // A full mailbox has a message that was not heard yet, which is as good.
-                let _ = post.post(());
-                line = self.line();
+                ring();
+                line = self.0.hold();
             }
         }
         loop {
@@ -65,15 +64,39 @@ impl<W> Shared<W> {
                 return Some(work);
             }
             line.idle += 1;
-            line = self.filled.wait(line).unwrap_or_else(PoisonError::into_inner);
+            line = self.0.wait(line);
             line.idle -= 1;
         }
+    }
+
+    fn give(&self, work: W) {
+        let mut line = self.0.hold();
+        line.waiting.push_back(work);
+        let sleeping = line.idle > 0;
+        drop(line);
+        if sleeping {
+            self.0.wake_one();
+        }
+    }
+
+    fn ring_next(&self) -> bool {
+        let mut line = self.0.hold();
+        line.ring = line.done.is_empty();
+        line.ring
+    }
+
+    fn close(&self) {
+        let mut line = self.0.hold();
+        line.closing = true;
+        line.waiting.clear();
+        drop(line);
+        self.0.wake_all();
     }
 }
 
 /// Threads that compute for a reactor.
 pub struct Crew<W> {
-    shared: Arc<Shared<W>>,
+    shared: Arc<Shared<Guarded<Line<W>>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -88,15 +111,16 @@ impl<W: Send + 'static> Crew<W> {
         H: FnMut(&mut W) + Send + 'static,
     {
         let (post, mailbox) = Mailbox::new(reactor, 1)?;
-        let line = Line { waiting: VecDeque::new(), done: Vec::new(), idle: 0, ring: false, closing: false };
-        let shared = Arc::new(Shared { line: Mutex::new(line), filled: Condvar::new() });
+        let shared = Arc::new(Shared::new());
         let mut crew = Self { shared: Arc::clone(&shared), threads: Vec::with_capacity(count) };
         for _ in 0..count {
             let (shared, post, mut hand) = (Arc::clone(&shared), post.clone(), hand());
             let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
             crew.threads.push(builder.spawn(move || {
                 let mut done = None;
-                while let Some(mut work) = shared.exchange(done.take(), &post) {
+                // A full mailbox has a message that was not heard yet, which is as good.
+                let ring = || drop(post.post(()));
+                while let Some(mut work) = shared.exchange(done.take(), ring) {
                     hand(&mut work);
                     done = Some(work);
                 }
@@ -107,54 +131,45 @@ impl<W: Send + 'static> Crew<W> {
 
     /// Has the next free thread do `work`.
     pub fn give(&self, work: W) {
-        let mut line = self.shared.line();
-        line.waiting.push_back(work);
-        let sleeping = line.idle > 0;
-        drop(line);
-        if sleeping {
-            self.shared.filled.notify_one();
-        }
+        self.shared.give(work);
     }
 
     /// Work that waits for a thread.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.shared.line().waiting.len()
+        self.shared.0.hold().waiting.len()
     }
 
     /// Work that is done.
     #[must_use]
     pub fn take(&self) -> Option<W> {
-        self.shared.line().done.pop()
+        self.shared.0.hold().done.pop()
     }
 
     /// Has the work that is done next ring. False when something is done already: nothing rings then.
     #[must_use]
     pub fn ring_next(&self) -> bool {
-        let mut line = self.shared.line();
-        line.ring = line.done.is_empty();
-        line.ring
+        self.shared.ring_next()
     }
 
     /// Work that was given last and that no thread has begun.
     #[must_use]
     pub fn take_back(&self) -> Option<W> {
-        self.shared.line().waiting.pop_back()
+        self.shared.0.hold().waiting.pop_back()
     }
 }
 
 impl<W> Drop for Crew<W> {
     fn drop(&mut self) {
-        let mut line = self.shared.line();
-        line.closing = true;
-        line.waiting.clear();
-        drop(line);
-        self.shared.filled.notify_all();
+        self.shared.close();
         for thread in self.threads.drain(..) {
             thread.join().expect("work does not panic");
         }
     }
 }
+
+#[cfg(test)]
+mod orders;
 
 #[cfg(test)]
 mod tests {

@@ -16,6 +16,7 @@
 
 mod crew;
 mod helper;
+mod monitor;
 mod pool;
 mod work;
 
