@@ -14,15 +14,13 @@
 //! read_only = false
 //! ```
 //!
-//! Paths are relative to the folder in which the server starts.
+//! Paths are relative to the folder in which the server starts. Pure: text to values; fuzzed.
 
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use serde::Deserialize;
-
-use crate::failure::Failure;
-use crate::flags::EngineFlag;
+use forebay::Engine;
+use serde::{Deserialize, Deserializer};
 
 /// A server.
 #[derive(Debug, Deserialize)]
@@ -31,7 +29,8 @@ pub struct Config {
     /// Control socket.
     pub control: Option<PathBuf>,
     /// What carries out I/O.
-    pub engine: Option<EngineFlag>,
+    #[serde(default, deserialize_with = "engine")]
+    pub engine: Option<Engine>,
     /// Most threads that serve clients.
     pub threads: Option<NonZero<u8>>,
     /// Whether everything is written back before leaving.
@@ -68,18 +67,25 @@ pub struct DeviceConfig {
     pub read_only: bool,
 }
 
+/// The words for [`Engine`].
+#[derive(Deserialize)]
+#[serde(remote = "Engine", rename_all = "lowercase")]
+enum EngineWord {
+    Auto,
+    Uring,
+    Threads,
+}
+
+fn engine<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Engine>, D::Error> {
+    EngineWord::deserialize(from).map(Some)
+}
+
 impl Config {
-    /// Reads the file at `path`.
+    /// Reads a configuration.
     ///
     /// # Errors
-    /// When it cannot be read, or is not what it should be.
-    pub fn read(path: &Path) -> Result<Self, Failure> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| Failure::because(format!("reading the configuration {}", path.display()), &error))?;
-        Self::parse(&text).map_err(|problem| Failure::Usage(format!("{}: {problem}", path.display())))
-    }
-
-    fn parse(text: &str) -> Result<Self, String> {
+    /// The line that is not what it should be, and why.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let config: Self = toml::from_str(text).map_err(|error| sentence(text, &error))?;
         if config.device.is_empty() {
             return Err("there is no [[device]]: add one with name, table and export".to_owned());
@@ -106,7 +112,7 @@ mod tests {
              8 8 error'''\nexport = [\"nbd+unix:///a?socket=s\"]\n\n[[device]]\nname = \"b\"\ntable = \"0 8 error\"\nread_only = true\n",
         )
         .unwrap();
-        assert_eq!((config.control, config.engine, config.drain), (Some("c.sock".into()), Some(EngineFlag::Threads), true));
+        assert_eq!((config.control, config.engine, config.drain), (Some("c.sock".into()), Some(Engine::Threads), true));
         let devices: Vec<_> = config.device.iter().map(|d| (d.name.as_str(), d.export.len(), d.read_only)).collect();
         assert_eq!(devices, [("a", 1, false), ("b", 0, true)]);
     }

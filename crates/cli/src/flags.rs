@@ -144,8 +144,7 @@ pub struct ServeFlags {
 }
 
 /// What carries out I/O.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum EngineFlag {
     /// `io_uring` where it is allowed, else threads
     Auto,

@@ -10,7 +10,7 @@ use forebay_export::uri::{Endpoint, Uri};
 use crate::config::Config;
 use crate::embedded;
 use crate::failure::Failure;
-use crate::flags::{EngineFlag, ServeFlags};
+use crate::flags::ServeFlags;
 
 /// A device to open.
 #[derive(Debug)]
@@ -79,7 +79,9 @@ impl Plan {
     pub fn new(flags: ServeFlags, inherited: bool) -> Result<Self, Failure> {
         match &flags.config {
             Some(path) => {
-                let config = Config::read(path)?;
+                let text = std::fs::read_to_string(path)
+                    .map_err(|error| Failure::because(format!("reading the configuration {}", path.display()), &error))?;
+                let config = Config::parse(&text).map_err(|problem| Failure::Usage(format!("{}: {problem}", path.display())))?;
                 Self::from_config(config, flags, inherited)
             }
             None => Self::from_flags(flags, inherited),
@@ -103,7 +105,7 @@ impl Plan {
             devices,
             exports,
             control,
-            engine: flags.engine.unwrap_or(EngineFlag::Auto).into(),
+            engine: flags.engine.map_or(Engine::Auto, Engine::from),
             threads: flags.threads.map(|threads| usize::from(threads.get())),
             drain: flags.drain,
             pid_file: flags.pid_file,
@@ -138,7 +140,7 @@ impl Plan {
             devices,
             exports,
             control: flags.control.or(config.control),
-            engine: flags.engine.or(config.engine).unwrap_or(EngineFlag::Auto).into(),
+            engine: flags.engine.map(Engine::from).or(config.engine).unwrap_or(Engine::Auto),
             threads: flags.threads.or(config.threads).map(|threads| usize::from(threads.get())),
             drain: flags.drain || config.drain,
             pid_file: flags.pid_file.or(config.pid_file),
