@@ -1,10 +1,11 @@
-//! The project's own chores: `cargo xtask check | tidy | test | nightly | sim | replant | torture | fuzz`.
+//! The project's own chores: `cargo xtask check | tidy | test | nightly | sim | replant | torture | fuzz |
+//! miri`.
 //!
 //! ```text
 //!  main ──▶ check (fmt, clippy, tidy, tests, 200 seeds, docs)      before a commit
 //!      ├──▶ suite (tools ▶ cargo test ▶ real tools ▶ sim ▶ fuzz)   what continuous integration runs
 //!      ├──▶ tidy  (style as a program)
-//!      └──▶ fuzz, sim, replant, torture
+//!      └──▶ fuzz, sim, replant, torture, miri
 //! ```
 //!
 //! Exit status: 0 when everything passed, 1 when something failed, 2 for wrong arguments.
@@ -12,6 +13,7 @@
 
 mod check;
 mod fuzz;
+mod miri;
 mod step;
 mod suite;
 mod tidy;
@@ -29,7 +31,8 @@ usage: cargo xtask COMMAND
   sim --seeds A..B  run the simulator over a range of seeds (more arguments are passed on)
   replant [BUG...]  how many of 1,000 seeds find each planted bug; fails where none does
   torture --hours N  kill servers under file systems for N hours (also --minutes N)
-  fuzz [--seconds N]  run every fuzz target, N seconds of processor time in all (default 60)";
+  fuzz [--seconds N]  run every fuzz target, N seconds of processor time in all (default 120)
+  miri              interpret the crates with raw memory on a nightly compiler, minutes";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -45,7 +48,8 @@ fn main() -> ExitCode {
             Ok(count) => suite::torture(count.saturating_mul(if *unit == "--hours" { 3600 } else { 60 })),
             Err(_) => return usage(&format!("{unit} wants a whole number, not \"{n}\"")),
         },
-        ["fuzz"] => fuzz::run(60),
+        ["fuzz"] => fuzz::run(120),
+        ["miri"] => miri::run(),
         ["fuzz", "--seconds", n] => match n.parse() {
             Ok(seconds) => fuzz::run(seconds),
             Err(_) => return usage(&format!("--seconds wants a whole number, not \"{n}\"")),

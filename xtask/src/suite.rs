@@ -6,7 +6,7 @@
 //! 3. bugs that others have had, planted in the simulator, which must find them;
 //! 4. 2,000 seeds of the simulator for the cache and the compressed RAM disk, 600, 500, 500 and 400 for snapshots, mirrors, clones and copies,
 //!    150 for the NBD server and client, and every crash and every error of short scripts;
-//! 5. every fuzz target, 60 seconds of processor time in all.
+//! 5. every fuzz target, 120 seconds of processor time in all.
 //!
 //! The limits add up to more than the run takes: on 2 cores it is meant to stay below 15 minutes.
 
@@ -29,7 +29,7 @@ pub fn run() -> Result<(), String> {
     count.add(simulator(900, &["enumerate"]).run_as_one());
     count.add(simulator(600, &["copy", "--seeds", "0..400"]).run_as_one());
     count.add(simulator(900, &["nbd", "--seeds", "0..150", "--requests", "400"]).run_as_one());
-    count.add(crate::fuzz::count(60));
+    count.add(crate::fuzz::count(120));
     println!("{} passed, {} failed", count.passed, count.failed);
     if count.failed == 0 { Ok(()) } else { Err("the suite failed; see the lines marked FAILED above".to_owned()) }
 }
@@ -61,7 +61,8 @@ pub fn simulate(args: &[&str]) -> Result<(), String> {
     if simulator(week_s, args).run() { Ok(()) } else { Err("the simulator failed".to_owned()) }
 }
 
-/// The long forms of what a test run does in short, several hours: seeds, scripts, planted bugs, kills, fuzzing.
+/// The long forms of what a test run does in short, several hours: seeds, scripts, planted bugs, kills, fuzzing, and
+/// Miri.
 ///
 /// # Errors
 /// Says that something failed; everything is run all the same.
@@ -77,6 +78,7 @@ pub fn nightly() -> Result<(), String> {
     count.add(simulator(hours_s, &["enumerate", "--length", "3"]).run_as_one());
     count.add(simulator(hours_s, &["hunt"]).run_as_one());
     count.add(crate::fuzz::count(hours_s / 2));
+    count.add(crate::miri::count());
     println!("{} passed, {} failed", count.passed, count.failed);
     if count.failed == 0 { Ok(()) } else { Err("the night found something; see the lines marked FAILED above".to_owned()) }
 }
