@@ -156,6 +156,7 @@ fn status_and_messages_are_the_kernels() {
     cloned.until_hydrated();
     let words = "4 hydration_threshold 128 hydration_batch_size 64 rw\n";
     assert_eq!(line(&cloned), format!("0 65536 clone 8 4/256 32 2048/2048 0 0 {words}"));
+    assert_eq!(cloned.ask(&["wait", "vol"]).stdout, "1\n", "everything is hydrated");
     assert!(cloned.ask(&["status"]).stdout.contains("2,048 of 2,048 regions of 16 KiB hydrated"));
     let refused = cloned.ask(&["message", "vol", "flush"]);
     assert_eq!((refused.code, refused.stderr.contains("a clone takes enable_hydration")), (1, true), "{}", refused.stderr);

@@ -13,7 +13,7 @@ use forebay_export::uri::Uri;
 
 pub use self::bench::{BenchCommand, BvecFlags, KcopydFlags, WritecacheFlags, ZramBenchFlags};
 pub use self::copy::{CompareFlags, CopyFlags};
-pub use self::message::MessageFlags;
+pub use self::message::{MessageFlags, WaitFlags};
 
 /// A block layer in userspace that gathers small I/O into few large requests.
 ///
@@ -54,6 +54,9 @@ pub enum Command {
     /// Send a message to a device's write caches, mirrors or clones
     #[command(after_help = message::HELP)]
     Message(MessageFlags),
+    /// Wait until something happens to a device's mirrors, snapshots or clones, and print its number
+    #[command(after_help = message::WAIT_HELP)]
+    Wait(WaitFlags),
     /// Hold a device's new requests back, with everything before them committed
     Suspend(DeviceFlags),
     /// Let a suspended device's requests in again

@@ -55,6 +55,7 @@ fn run(command: Command) -> Outcome {
         Command::Serve(flags) => serve::run(flags),
         Command::Status(flags) => control::status(&flags),
         Command::Message(flags) => control::message(&flags),
+        Command::Wait(flags) => control::wait(&flags),
         Command::Suspend(flags) => control::suspend(&flags),
         Command::Resume(flags) => control::resume(&flags),
         Command::Copy(flags) => copy::run(&flags),

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use forebay_block::{Extent, Target};
 use forebay_reactor::{BufferPool, Reactor};
+use forebay_target::event::Event;
 use forebay_target::snapshot::options::SnapshotArgs;
 use forebay_target::snapshot::{self, Merge, MergeSetup, MergeStatus, Origin, Snapshot, SnapshotError, SnapshotStatus};
 
@@ -86,6 +87,14 @@ impl OpenSnapshot {
             View::Merge(merge) => ViewStatus::Merge(merge.status()),
         };
         SnapshotLayer { extent: self.extent, origin: self.origin.clone(), cow: self.cow.clone(), status }
+    }
+
+    /// What people wait for.
+    pub(crate) fn events(&self) -> Rc<Event> {
+        match &self.view {
+            View::Snapshot(snapshot) => snapshot.events(),
+            View::Merge(merge) => merge.events(),
+        }
     }
 
     /// Begins to merge, where that is what it is for.

@@ -9,6 +9,7 @@
 
 pub(crate) mod clones;
 mod error;
+mod events;
 mod mirrors;
 
 use std::cell::Cell;
@@ -222,6 +223,7 @@ impl Stack {
         StackStatus {
             sectors: self.sectors(),
             suspended: self.suspended.get(),
+            events: self.events(),
             rows: self.table.rows().iter().map(|row| row.extent).zip(self.kinds.iter().copied()).collect(),
             caches: self.caches.iter().map(cache).collect(),
             counted: self.counters.iter().map(counted).collect(),
@@ -387,6 +389,9 @@ pub enum StackError {
     /// Attributes of one disk only.
     #[error("{0} has several compressed RAM disks: serve each as a device of its own")]
     SeveralZrams(String),
+    /// Only mirrors, snapshots and clones raise events.
+    #[error("{0} has no mirror, snapshot or clone: only these raise events")]
+    NoEvents(String),
     /// A compressed RAM disk was not saved or restored.
     #[error(transparent)]
     Image(#[from] ImageFileError),

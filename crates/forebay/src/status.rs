@@ -17,6 +17,8 @@ pub struct StackStatus {
     pub sectors: SectorCount,
     /// Whether it was told to hold requests back.
     pub suspended: bool,
+    /// How many events its mirrors, snapshots and clones have raised since it was opened.
+    pub events: u64,
     /// Its table: what serves which sectors.
     pub rows: Vec<(Extent, &'static str)>,
     /// Its write caches.

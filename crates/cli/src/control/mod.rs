@@ -21,7 +21,7 @@ use self::protocol::{Reply, Request, ServerReport};
 pub use self::socket::ControlSocket;
 pub use self::zram::status as zram_status;
 use crate::failure::{Failure, Outcome, say};
-use crate::flags::{DeviceFlags, MessageFlags, StatusFlags, ZramGetFlags, ZramImageFlags, ZramSetFlags};
+use crate::flags::{DeviceFlags, MessageFlags, StatusFlags, WaitFlags, ZramGetFlags, ZramImageFlags, ZramSetFlags};
 
 /// `forebay status`.
 pub fn status(flags: &StatusFlags) -> Outcome {
@@ -52,6 +52,16 @@ pub fn message(flags: &MessageFlags) -> Outcome {
         Reply::Text(text) => say(&text)?,
         _ => return Err(misunderstood(&flags.reach.control)),
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `forebay wait`.
+pub fn wait(flags: &WaitFlags) -> Outcome {
+    let request = Request::Wait { device: flags.device.clone(), events: flags.events };
+    let Reply::Events(events) = ask(&flags.reach.control, &request)? else {
+        return Err(misunderstood(&flags.reach.control));
+    };
+    say(&format!("{events}\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 

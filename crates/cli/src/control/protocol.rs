@@ -4,6 +4,7 @@
 //!   {"command":"status"}                                       {"status":{…}}
 //!   {"command":"message","device":"disk","word":"flush"}       "done"
 //!   {"command":"zram_get","device":"disk","name":"bd_stat"}     {"text":"1002 0 1002\n"}
+//!   {"command":"wait","device":"disk","events":3}              {"events":4}
 //!   {"command":"suspend","device":"disk"}                      {"error":"one sentence"}
 //! ```
 //!
@@ -32,6 +33,14 @@ pub enum Request {
         device: Option<String>,
         /// The message, and its number behind a space where it has one.
         word: String,
+    },
+    /// Wait until the device has raised more events.
+    Wait {
+        /// Which; may be left out where there is one.
+        device: Option<String>,
+        /// How many are known already.
+        #[serde(default)]
+        events: u64,
     },
     /// Hold new requests back.
     Suspend {
@@ -83,6 +92,8 @@ pub enum Reply {
     Done,
     /// What was asked for.
     Status(Box<ServerReport>),
+    /// How many events the device has raised.
+    Events(u64),
     /// The text of an attribute.
     Text(String),
     /// Why it was not done, in one sentence.
@@ -115,6 +126,8 @@ pub struct DeviceReport {
     pub size_bytes: u64,
     /// Whether it was told to hold requests back.
     pub suspended: bool,
+    /// Events that its mirrors, snapshots and clones have raised since the server started.
+    pub events: u64,
     /// Where it is served.
     pub uris: Vec<String>,
     /// Its table.
@@ -436,6 +449,7 @@ mod tests {
                 r#"{"command":"zram_get","device":"a","name":"bd_stat"}"#,
                 Request::ZramGet { device: "a".into(), name: "bd_stat".into() },
             ),
+            (r#"{"command":"wait","device":null,"events":7}"#, Request::Wait { device: None, events: 7 }),
             (r#"{"command":"resume","device":null}"#, Request::Resume { device: None }),
         ] {
             assert_eq!(serde_json::to_string(&request).unwrap(), text);

@@ -70,6 +70,7 @@ fn device_report(running: &Running, exports: &[RunningExport], index: usize, sta
         name: stack.name().to_owned(),
         size_bytes: status.sectors.to_bytes(),
         suspended: status.suspended,
+        events: status.events,
         uris: running.uris().iter().filter(|(device, _)| *device == index).map(|(_, uri)| uri.clone()).collect(),
         table: status.rows.iter().map(row).collect(),
         exports: exports.iter().filter(|export| export.device == index).map(export_report).collect(),

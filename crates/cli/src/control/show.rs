@@ -52,7 +52,8 @@ fn mean_bytes(mean: Option<f64>) -> String {
 
 fn device_text(text: &mut String, device: &DeviceReport) {
     let suspended = if device.suspended { ", SUSPENDED: it holds requests back until `forebay resume`" } else { "" };
-    line(text, 0, &format!("{}: {}{suspended}", device.name, bytes(device.size_bytes)));
+    let events = if device.events > 0 { format!(", {} events", count(device.events)) } else { String::new() };
+    line(text, 0, &format!("{}: {}{events}{suspended}", device.name, bytes(device.size_bytes)));
     for uri in &device.uris {
         line(text, 1, uri);
     }

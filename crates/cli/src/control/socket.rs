@@ -3,9 +3,12 @@
 //! A client that sends too much, or nothing that is understood, is told so; one that leaves in
 //!    the middle harms nobody. What it asked for is still done.
 
+use std::future::{Future, poll_fn};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::Poll;
 
 use forebay::{BufferPool, Reactor, StackError};
 use forebay_export::unix::UnixSocket;
@@ -178,6 +181,7 @@ impl Client {
                 Ok(stack) => Box::pin(stack.restore_image(&path)).await.map(|_| ()).map_err(|error| with_way_out(&error)),
                 Err(sentence) => Err(sentence),
             },
+            Ok(Request::Wait { device, events }) => return self.wait(device.as_deref(), events).await,
             Ok(Request::Message { device, word }) if word.starts_with("scrub") => {
                 return match report::meant(&self.running, device.as_deref()) {
                     Ok(stack) => match stack.scrub(word == "scrub_repair").await {
@@ -201,6 +205,25 @@ impl Client {
             }
         };
         done.map_or_else(Reply::Error, |()| Reply::Done)
+    }
+
+    /// Waits until the device has raised more than `events` events, or the client leaves or says something else.
+    async fn wait(&self, device: Option<&str>, events: u64) -> Reply {
+        let stack = match report::meant(&self.running, device) {
+            Ok(stack) => stack,
+            Err(sentence) => return Reply::Error(sentence),
+        };
+        let mut raised = pin!(stack.events_after(events));
+        let mut heard = self.reactor.readable(&self.socket);
+        poll_fn(|cx| match raised.as_mut().poll(cx) {
+            Poll::Ready(Ok(events)) => Poll::Ready(Reply::Events(events)),
+            Poll::Ready(Err(error)) => Poll::Ready(Reply::Error(error.to_string())),
+            Poll::Pending => {
+                let given_up = || Reply::Error("the wait was given up for what was said next".to_owned());
+                Pin::new(&mut heard).poll(cx).map(|_| given_up())
+            }
+        })
+        .await
     }
 }
 

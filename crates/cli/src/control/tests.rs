@@ -107,6 +107,34 @@ fn a_cached_device_tells_its_layers_and_takes_messages() {
 }
 
 #[test]
+fn a_wait_ends_with_the_event_that_is_waited_for() {
+    let served = Served::new("events", "0 2048 clone ram:64K ram:1M ram:1M 8 1 no_hydration");
+    assert_eq!(served.report().devices[0].events, 0);
+    let wait = |events| Request::Wait { device: Some("disk".into()), events };
+    // Two who wait, of whom one leaves.
+    drop({
+        let mut leaving = UnixStream::connect(&served.control).unwrap();
+        leaving.write_all(b"{\"command\":\"wait\"}\n").unwrap();
+        leaving
+    });
+    let control = served.control.clone();
+    let waiting = std::thread::spawn(move || ask(&control, &wait(0)));
+    assert!(matches!(served.ask(&message(None, "enable_hydration")), Ok(Reply::Done)));
+    assert!(matches!(waiting.join().unwrap(), Ok(Reply::Events(1))));
+    assert!(matches!(served.ask(&wait(0)), Ok(Reply::Events(1))), "it has happened already");
+    let report = served.report();
+    assert_eq!(report.devices[0].events, 1);
+    assert!(show::people(&report).starts_with("disk: 1 MiB, 1 events\n"));
+
+    let mut stream = UnixStream::connect(&served.control).unwrap();
+    stream.write_all(b"{\"command\":\"wait\",\"events\":1}\n").unwrap();
+    assert_eq!(served.report().devices.len(), 1, "others are answered meanwhile");
+    stream.write_all(b"{\"command\":\"resume\"}\n").unwrap();
+    let replies: Vec<String> = BufReader::new(stream).lines().take(2).map(Result::unwrap).collect();
+    assert_eq!(replies, [r#"{"error":"the wait was given up for what was said next"}"#, r#""done""#]);
+}
+
+#[test]
 fn what_is_not_there_is_named() {
     let served = Served::new("plain", "0 8 linear ram:4K 0");
     let nobody = Request::Status { device: Some("other".into()) };
@@ -114,6 +142,8 @@ fn what_is_not_there_is_named() {
     assert_eq!(served.refusal(&message(Some("other"), "flush")), "there is no device \"other\": this server has disk");
     let suspend = Request::Suspend { device: None };
     assert_eq!(served.refusal(&suspend), "disk has no write cache, mirror or clone: suspend holds only these");
+    let wait = Request::Wait { device: None, events: 0 };
+    assert_eq!(served.refusal(&wait), "disk has no mirror, snapshot or clone: only these raise events");
     let control = served.control.clone();
     drop(served);
     let gone = ask(&control, &nobody).unwrap_err().sentence();

@@ -1,4 +1,4 @@
-//! The flags of `forebay message`.
+//! The flags of `forebay message` and `forebay wait`.
 
 use clap::Args;
 
@@ -32,6 +32,32 @@ pub struct MessageFlags {
     /// The device, which may be left out where the server has one; the message; its number, where it has one
     #[arg(value_name = "[DEVICE] MESSAGE [N]", required = true, num_args = 1..=3)]
     pub words: Vec<String>,
+    /// The server.
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+/// What is waited for.
+pub(super) const WAIT_HELP: &str = "\
+Events of a device are counted from the start of the server; `forebay status` shows how many there were. Without EVENTS it is \
+the first that is waited for, as `dmsetup wait` does; to wait for the next one, give the number that was printed last.
+
+An event is raised when:
+  mirror          a leg fails at something for the first time, the log fails, or all regions have come in sync
+  snapshot        it becomes invalid, or full
+  snapshot-merge  everything is merged, or merging failed
+  clone           every region is hydrated, regions are left alone after several tries, or it becomes read-only
+
+When the server ends first, the exit status is 1.";
+
+/// `forebay wait`.
+#[derive(Debug, Args)]
+pub struct WaitFlags {
+    /// The device; may be left out where the server has one
+    pub device: Option<String>,
+    /// Waits until there were more events than this
+    #[arg(default_value_t = 0)]
+    pub events: u64,
     /// The server.
     #[command(flatten)]
     pub reach: Reach,

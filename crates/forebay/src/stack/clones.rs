@@ -6,6 +6,7 @@ use forebay_block::{Extent, SectorCount, Status, Target};
 use forebay_reactor::{BufferPool, Reactor};
 use forebay_target::clone::options::CloneArgs;
 use forebay_target::clone::{self, CloneTarget, MessageError, Setup};
+use forebay_target::event::Event;
 
 use crate::status::CloneLayer;
 
@@ -38,6 +39,10 @@ impl OpenClone {
 
     pub(crate) fn target(&self) -> Rc<dyn Target> {
         Rc::clone(&self.clone) as Rc<dyn Target>
+    }
+
+    pub(super) fn events(&self) -> Rc<Event> {
+        self.clone.events()
     }
 
     pub(crate) fn layer(&self) -> CloneLayer {

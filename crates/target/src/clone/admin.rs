@@ -117,6 +117,7 @@ pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<
         closed: Cell::new(false),
         tasks: Cell::new(0),
         left: Event::default(),
+        events: Rc::default(),
     });
     if clone.start_tasks() { Ok(clone) } else { Err(OpenError::TooManyTasks) }
 }
@@ -251,6 +252,12 @@ impl CloneTarget {
         let before = self.options.replace(options);
         self.hydration.tune(before.tuning, options.tuning);
         Ok(())
+    }
+
+    /// What people wait for: every region is hydrated, some are left alone, or it became read-only.
+    #[must_use]
+    pub fn events(&self) -> Rc<Event> {
+        Rc::clone(&self.events)
     }
 
     /// A snapshot.

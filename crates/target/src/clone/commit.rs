@@ -152,6 +152,7 @@ impl CloneTarget {
         if written && self.regions.borrow().is_settled() {
             self.hydration.set_over();
             tracing::info!("clone: every region is hydrated: the source is not needed any more");
+            self.events.raise();
         }
     }
 

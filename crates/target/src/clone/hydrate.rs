@@ -452,6 +452,7 @@ impl CloneTarget {
             if failure.again.is_none() {
                 let until = "are left alone until enable_hydration";
                 tracing::error!("clone: sectors {from}+{} could not be copied in {tries} tries and {until}", count.0);
+                self.events.raise();
             } else {
                 tracing::debug!("clone: sectors {from}+{} could not be copied, try {tries}", count.0);
             }
@@ -460,6 +461,7 @@ impl CloneTarget {
             tracing::error!(
                 "clone: hydration stops, {FAILURES_MAX} regions could not be copied: mend the devices, then say enable_hydration"
             );
+            self.events.raise();
         }
     }
 

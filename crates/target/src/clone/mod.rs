@@ -92,6 +92,7 @@ pub struct CloneTarget {
     tasks: Cell<u32>,
     /// One has ended.
     left: Event,
+    events: Rc<Event>,
 }
 
 impl CloneTarget {
@@ -140,6 +141,7 @@ impl CloneTarget {
     fn latch(&self, what: &str) {
         if !self.latched.replace(true) {
             tracing::error!("clone: {what} failed: regions that are not hydrated take no writes until the clone is opened again");
+            self.events.raise();
         }
     }
 

@@ -143,6 +143,12 @@ impl Mirror {
         self.engine.foreground_ended(self.reactor.now().saturating_sub(began));
     }
 
+    /// What people wait for: a leg or the log failed, or all regions came in sync.
+    #[must_use]
+    pub fn events(&self) -> Rc<Event> {
+        Rc::clone(&self.state.borrow().events)
+    }
+
     /// Makes the log know a new source before anybody relies on it.
     async fn remember(&self, verdict: who::Verdict) -> who::Verdict {
         if !verdict.missed || !self.log.is_kept() {

@@ -16,7 +16,7 @@ use forebay_block::{Bio, Limits, SECTOR_BYTES, Sector, SectorCount, Target, call
 use forebay_reactor::{BufferPool, Reactor};
 
 use super::log::format::{Behind, FormatError, Header, Image, decode, log_bytes};
-use super::log::{DirtyLog, LogDevice, REQUEST_BYTES_MAX};
+use super::log::{DirtyLog, LogDevice, LogState, REQUEST_BYTES_MAX};
 use super::options::{Features, Sync};
 use super::resync::PIECES;
 use super::who::State;
@@ -291,7 +291,13 @@ pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<
 async fn start(mirror: &Rc<Mirror>) -> Result<(), OpenError> {
     let reactor = mirror.reactor.clone();
     let (writer, resync, cleaner) = (Rc::clone(mirror), Rc::clone(mirror), Rc::clone(mirror));
-    if !reactor.spawn(async move { writer.log.write_rounds().await }) {
+    let rounds = async move {
+        writer.log.write_rounds().await;
+        if writer.log.state() != LogState::Alive {
+            writer.events().raise();
+        }
+    };
+    if !reactor.spawn(rounds) {
         return Err(OpenError::TooManyTasks);
     }
     let round = mirror.log.first_round();

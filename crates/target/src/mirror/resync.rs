@@ -66,6 +66,7 @@ impl Mirror {
                 self.work.after(seen, None).await;
             } else if self.is_in_sync() {
                 tracing::info!("mirror: all regions are in sync");
+                self.events().raise();
             }
         }
     }

@@ -118,7 +118,9 @@ fn what_is_out_of_sync_is_copied_from_the_first_leg() {
     (0..3).for_each(|leg| rig.fill(leg, [1, 2, 3][leg]));
     rig.run(rig.setup(false, Sync::AsLogged, Features::default()), async |mirror| {
         assert_eq!(get(mirror, 33).await, Ok(1), "before anything is copied");
+        assert_eq!(mirror.events().count(), 0);
         synced(mirror).await;
+        mirror.events().after(0, None).await;
         assert!(rig.equal() && rig.sector(2, 63) == 1);
         assert_eq!(mirror.status().line(), "3 leg0 leg1 leg2 8/8 1 AAA 1 core");
     });
@@ -174,7 +176,7 @@ fn a_leg_that_fails_is_left_out_and_comes_back_when_told() {
     rig.run(rig.setup(true, Sync::None, KEEP), async |mirror| {
         rig.legs[1].fails.set(Status::IoError);
         assert_eq!(put(mirror, 3, 5).await, Status::Ok);
-        assert_eq!(mirror.status().line(), "2 leg0 leg1 7/8 1 AD 3 disk log A");
+        assert_eq!((mirror.status().line().as_str(), mirror.events().count()), ("2 leg0 leg1 7/8 1 AD 3 disk log A", 1));
         rig.legs[1].take_seen();
         assert_eq!(put(mirror, 30, 6).await, Status::Ok);
         assert_eq!(rig.legs[1].take_seen(), [], "nobody asks it any more");
@@ -246,6 +248,7 @@ fn a_read_that_fails_is_served_by_another_leg() {
             assert_eq!(get(mirror, 3).await, Ok(5));
         }
         assert_eq!(mirror.status().line(), "2 leg0 leg1 8/8 1 RA 1 core");
+        assert_eq!(mirror.events().count(), 1, "the first time counts");
         rig.legs[1].bad_sector.set(Some(3));
         assert_eq!(get(mirror, 3).await, Err(Status::IoError));
     });
@@ -292,6 +295,7 @@ fn a_log_that_fails_ends_all_writes() {
         assert_eq!(put(mirror, 3, 5).await, Status::IoError);
         assert_eq!((rig.sector(0, 3), rig.sector(1, 3)), (0, 0));
         assert_eq!(mirror.status().line(), "2 leg0 leg1 8/8 1 AA 3 disk log D");
+        mirror.events().after(0, None).await;
         assert_eq!(get(mirror, 3).await, Ok(0));
     });
 }

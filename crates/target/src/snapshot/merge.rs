@@ -121,6 +121,7 @@ pub struct Merge {
     in_doubt: Cell<bool>,
     /// A step ended.
     progress: Event,
+    events: Rc<Event>,
     jobs: JobPool<(Rc<Self>, Bio)>,
 }
 
@@ -166,6 +167,7 @@ pub async fn merge(reactor: &Reactor, pool: &BufferPool, setup: MergeSetup) -> R
         flushes: Parked::default(),
         in_doubt: Cell::new(false),
         progress: Event::default(),
+        events: Rc::default(),
         jobs: reactor.job_pool(REQUESTS_MAX, |(merge, bio): (Rc<Merge>, Bio)| merge.write_later(bio)),
     });
     origin.merged_by(&merge);
@@ -192,6 +194,12 @@ impl Merge {
     pub fn status(&self) -> MergeStatus {
         let left = self.entries.borrow().len() as u64;
         MergeStatus { condition: self.condition.get(), usage: self.store.usage(), left, steps: self.steps.get() }
+    }
+
+    /// What people wait for: it has ended, because all is merged or because something failed.
+    #[must_use]
+    pub fn events(&self) -> Rc<Event> {
+        Rc::clone(&self.events)
     }
 
     /// Waits until nothing is left to be merged, or an error ended it. It must have begun.
@@ -244,6 +252,9 @@ impl Merge {
         }
         self.over.set(true);
         self.progress.raise();
+        if self.entries.borrow().is_empty() || self.condition.get() == MergeCondition::Failed {
+            self.events.raise();
+        }
     }
 
     /// How many entries are left behind the next step.

@@ -156,6 +156,7 @@ pub struct Snapshot {
     work: Event,
     /// Chunks came into the map, or were given up; or the store is marked.
     settled: Event,
+    events: Rc<Event>,
     parked: Parked<Passing>,
     jobs: JobPool<(Rc<Self>, Bio)>,
 }
@@ -199,6 +200,7 @@ pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<
         commits: Cell::new(0),
         work: Event::default(),
         settled: Event::default(),
+        events: Rc::default(),
         parked: Parked::default(),
         jobs: reactor.job_pool(REQUESTS_MAX, |(snapshot, bio): (Rc<Snapshot>, Bio)| snapshot.later(bio)),
     });
@@ -241,6 +243,12 @@ impl Snapshot {
             chunk_sectors: self.chunk(),
             commits: self.commits.get(),
         }
+    }
+
+    /// What people wait for: it became invalid, or full.
+    #[must_use]
+    pub fn events(&self) -> Rc<Event> {
+        Rc::clone(&self.events)
     }
 
     /// Waits until all that was begun is durable, and ends: its origin saves nothing for it any more, so a
@@ -370,6 +378,7 @@ impl Snapshot {
         self.ready.borrow_mut().clear();
         self.work.raise();
         self.settled.raise();
+        self.events.raise();
     }
 
     /// A write of the snapshot's own found no room.
@@ -377,6 +386,7 @@ impl Snapshot {
         if self.kind == (StoreKind::Persistent { overflow: true }) {
             tracing::error!("snapshot: its store is full; it can be read, and not be changed any more");
             self.condition.set(Condition::Overflowed);
+            self.events.raise();
         } else {
             self.invalidate("its store is full");
         }

@@ -65,7 +65,7 @@ fn when_it_is_done_the_origin_is_the_snapshot() {
         assert_eq!(write(&**merge, 100, &[251; 9 * 512], false).await, Status::Ok);
         model[100 * 512..109 * 512].fill(251);
         merge.done().await;
-        assert_eq!(merge.status().to_string(), "16/5600 16");
+        assert_eq!((merge.status().to_string().as_str(), merge.events().count()), ("16/5600 16", 1));
         assert_eq!(merge.status().left, 0);
         assert!(read(&**merge, 0, 3200).await.unwrap() == model);
         assert!(read(&*others[0], 0, 3200).await.unwrap() == before, "the other snapshot keeps what the origin was");

@@ -109,9 +109,9 @@ fn a_store_that_is_full_is_invalid_for_ever() {
         for chunk in 0..4 {
             assert_eq!(write(&*life.snapshots[0], chunk * 8, &[1; 512], false).await, Status::Ok);
         }
-        assert_eq!(life.status(0), "48/48 16");
+        assert_eq!((life.status(0).as_str(), life.snapshots[0].events().count()), ("48/48 16", 0));
         assert_eq!(write(&*life.snapshots[0], 800, &[1; 512], false).await, Status::IoError);
-        assert_eq!(life.status(0), "Invalid");
+        assert_eq!((life.status(0).as_str(), life.snapshots[0].events().count()), ("Invalid", 1));
         assert_eq!(read(&*life.snapshots[0], 0, 1).await, Err(Status::IoError));
         assert_eq!(write(&life.front, 800, &[7; 512], false).await, Status::Ok);
         assert_eq!(read(&life.front, 800, 1).await, Ok(vec![7; 512]));
@@ -137,8 +137,9 @@ fn a_full_store_with_overflow_is_read_until_the_origin_needs_it() {
         assert_eq!(read(snapshot, 800, 1).await, Ok(old[800 * 512..801 * 512].to_vec()));
         assert_eq!(write(&life.front, 0, &[7; 512], false).await, Status::Ok);
         assert_eq!(life.status(0), "Overflow", "it has that chunk");
+        assert_eq!(life.snapshots[0].events().count(), 1);
         assert_eq!(write(&life.front, 800, &[7; 512], false).await, Status::Ok);
-        assert_eq!(life.status(0), "Invalid");
+        assert_eq!((life.status(0).as_str(), life.snapshots[0].events().count()), ("Invalid", 2));
     });
 }
 

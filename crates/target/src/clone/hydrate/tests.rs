@@ -31,10 +31,12 @@ fn everything_is_hydrated_in_batches_whatever_the_threshold_is() {
         assert_eq!(reads, [sizes, vec![rest]].concat(), "{words}");
         assert!(copied(&bench));
         assert_eq!((clone.status().counts.in_background, clone.status().hydrating), (13, 0));
+        assert_eq!(clone.events().count(), 0, "not yet durably");
         bench.until(&clone, |status| status.commits > 0);
+        bench.reactor.run(clone.events().after(0, None)).unwrap();
         bench.kill();
         let clone = bench.open(words);
-        assert_eq!(clone.status().hydrated, 13, "durably");
+        assert_eq!((clone.status().hydrated, clone.events().count()), (13, 0), "durably");
         assert_eq!(bench.status_of(&clone, Bio::flush()), Status::Ok);
         assert!(bench.source.take_seen().is_empty() && bench.metadata.take_seen().is_empty());
     }
@@ -166,6 +168,7 @@ fn what_cannot_be_copied_is_tried_six_times_then_left_alone_until_hydration_is_e
     bench.source.bad_sector.set(Some(42));
     let clone = bench.open("0 2 hydration_batch_size 13");
     bench.until(&clone, |status| status.left_alone == 1);
+    assert_eq!(clone.events().count(), 1);
     assert!(bench.reactor.now() >= Duration::from_secs(1 + 2 + 4 + 8 + 16));
     assert_eq!((clone.status().hydrated, clone.status().counts.failed), (12, 6), "everything else went on");
     bench.source.take_seen();

@@ -240,7 +240,7 @@ impl DirtyLog {
         if changed { self.next_round() } else { 0 }
     }
 
-    /// Writes rounds until the log is closed.
+    /// Writes rounds until the log is closed, or fails.
     pub(super) async fn write_rounds(&self) {
         let Some(device) = &self.device else { return };
         loop {

@@ -1,4 +1,5 @@
-//! What a mirror decides: who has what, who can be relied on, and what an error means. Pure.
+//! What a mirror decides: who has what, who can be relied on, and what an error means. Pure, but for a line in the
+//! log and an event when a leg fails.
 //!
 //! ```text
 //!   write failed on some legs ─▶ is there a full leg that took it?
@@ -19,11 +20,14 @@ pub mod legs;
 pub mod regions;
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use forebay_block::Status;
 
 use legs::{LegSet, Legs, Trouble};
 use regions::Regions;
+
+use crate::event::Event;
 
 /// A run of regions that is being copied to legs that lack it.
 #[derive(Clone, Debug)]
@@ -56,11 +60,13 @@ pub(super) struct State {
     /// The leg that is copied from.
     pub(super) source: usize,
     pub(super) runs: Vec<Run>,
+    /// Raised when a leg fails at something for the first time, and by whoever has more to tell people.
+    pub(super) events: Rc<Event>,
 }
 
 impl State {
     pub(super) fn new(legs: Legs, regions: Regions, source: usize) -> Self {
-        Self { legs, regions, source, runs: Vec::new() }
+        Self { legs, regions, source, runs: Vec::new(), events: Rc::default() }
     }
 
     /// Legs other than `leg`.
@@ -77,6 +83,7 @@ impl State {
     pub(super) fn trouble(&mut self, leg: usize, trouble: Trouble) {
         if self.legs.note(leg, trouble) {
             tracing::warn!("mirror: leg {leg} failed: {trouble:?}");
+            self.events.raise();
         }
     }
 
