@@ -15,7 +15,7 @@
 //! - I2: entries are cleared from the end of the list, so what is left is a list.
 //! - I3: nothing is written to a chunk of the store while it is being copied.
 //! - I4: a flush that failed ends the merging, and no later one succeeds: what it should have made
-//!   durable may be gone. So does a write with FUA, which may be a flush on the way down.
+//!   durable may be gone. Flushes of a device go one after the other, and a write with FUA is one.
 //! - I5: any other error ends the merging, and requests go on: to the store where a chunk still has an entry.
 //! - I6: where clearing entries failed, nobody knows which of them are still there. Writes to their chunks
 //!   go to the store and to the origin, which hold the same by then: what is opened next finds them anyway.
@@ -26,15 +26,16 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::{Rc, Weak};
 
-use forebay_block::{Ability, Bio, End, Extent, Limits, Op, Sector, SectorCount, Status, Target, flush, pass_flush};
+use forebay_block::{Ability, Bio, Extent, Flags, Limits, Op, Sector, SectorCount, Status, Target};
 use forebay_reactor::{BufferPool, JobPool, Reactor};
 
 use super::disk::{Exception, Layout};
+use super::flushes::Flushes;
 use super::map::{ExceptionMap, Stretch};
 use super::origin::{Tracked, all};
 use super::store::{Loaded, Store, Usage};
 use super::{Origin, SnapshotError, chunk_for};
-use crate::below::{Parked, check_fit};
+use crate::below::check_fit;
 use crate::copy::{How, Leg};
 use crate::event::Event;
 
@@ -116,7 +117,8 @@ pub struct Merge {
     over: Cell<bool>,
     /// Writes to chunks of the store.
     writes: Tracked,
-    flushes: Parked<()>,
+    /// Of the origin; those of the store are its own.
+    flushes: Flushes,
     /// A flush failed.
     in_doubt: Cell<bool>,
     /// A step ended.
@@ -164,11 +166,11 @@ pub async fn merge(reactor: &Reactor, pool: &BufferPool, setup: MergeSetup) -> R
         closed: Cell::new(false),
         over: Cell::new(false),
         writes: Tracked::default(),
-        flushes: Parked::default(),
+        flushes: Flushes::of(origin.device()),
         in_doubt: Cell::new(false),
         progress: Event::default(),
         events: Rc::default(),
-        jobs: reactor.job_pool(REQUESTS_MAX, |(merge, bio): (Rc<Merge>, Bio)| merge.write_later(bio)),
+        jobs: reactor.job_pool(REQUESTS_MAX, |(merge, bio): (Rc<Merge>, Bio)| merge.later(bio)),
     });
     origin.merged_by(&merge);
     Ok(merge)
@@ -301,7 +303,7 @@ impl Merge {
         let outcomes = all(runs.iter().map(copy)).await;
         let mut status = outcomes.iter().fold(Status::Ok, |status, outcome| status.and(outcome.status()));
         if status.is_ok() {
-            status = flush(&**self.origin.device()).await.status();
+            status = self.flushes.flush().await;
             if !status.is_ok() {
                 self.in_doubt.set(true);
             }
@@ -364,12 +366,24 @@ impl Merge {
     fn write(&self, bio: Bio) {
         match self.layers(bio.extent()).as_slice() {
             [(_, None)] if !bio.flags().fua => self.origin.change(bio),
-            _ => self.jobs.start((self.this.upgrade().expect("whoever sends a request holds it"), bio)),
+            _ => self.start(bio),
         }
     }
 
+    fn start(&self, bio: Bio) {
+        self.jobs.start((self.this.upgrade().expect("whoever sends a request holds it"), bio));
+    }
+
+    async fn later(self: Rc<Self>, bio: Bio) {
+        if bio.op() == Op::Flush {
+            let status = self.flush().await;
+            return bio.end(status);
+        }
+        self.write_later(bio).await;
+    }
+
     /// A write of which a part may go to the store (I3).
-    async fn write_later(self: Rc<Self>, bio: Bio) {
+    async fn write_later(&self, bio: Bio) {
         let extent = bio.extent();
         while self.step.borrow().iter().any(|step| step.overlaps(extent)) {
             self.progress.after(self.progress.count(), None).await;
@@ -383,21 +397,22 @@ impl Merge {
                 self.origin.change(piece_of(&bio, part));
             }
         }
-        let status = bio.parts_done().await;
-        if bio.flags().fua && !status.is_ok() {
-            self.in_doubt.set(true);
-        }
+        let mut status = bio.parts_done().await;
         self.writes.end(slot);
+        if bio.flags().fua {
+            let flushed = self.flush().await;
+            status = status.and(flushed);
+            self.in_doubt.set(self.in_doubt.get() | !status.is_ok());
+        }
         bio.end(status);
     }
 
-    fn flush(&self, bio: Bio) {
-        let end = self.this.upgrade().expect("whoever sends a request holds it") as Rc<dyn End>;
-        self.flushes.pass_with(bio, (), end, |bio| {
-            pass_flush(&*self.cow, bio.part(0, 0));
-            pass_flush(&**self.origin.device(), bio.part(0, 0));
-            bio.end_after_parts();
-        });
+    /// Flushes both devices (I4).
+    async fn flush(&self) -> Status {
+        let flush = |cow: bool| async move { if cow { self.store.flush().await } else { self.flushes.flush().await } };
+        let status = all([true, false].into_iter().map(flush)).await.into_iter().fold(Status::Ok, Status::and);
+        self.in_doubt.set(self.in_doubt.get() | !status.is_ok());
+        if self.in_doubt.get() { status.and(Status::IoError) } else { status }
     }
 }
 
@@ -409,22 +424,10 @@ impl Drop for Merge {
     }
 }
 
-impl End for Merge {
-    /// A flush of both devices ended (I4).
-    fn bio_ended(&self, part: Bio, token: u64) {
-        let (bio, ()) = self.flushes.take(token);
-        let status = part.status();
-        drop(part);
-        if !status.is_ok() {
-            self.in_doubt.set(true);
-        }
-        bio.end(if self.in_doubt.get() { status.and(Status::IoError) } else { status });
-    }
-}
-
-/// The part of `bio` that is over `part`, an extent inside of its own.
+/// The part of `bio` that is over `part`, an extent inside of its own; not durable at once, which a flush makes of all.
 fn piece_of(bio: &Bio, part: Extent) -> Bio {
-    bio.part(part.start.since(bio.sector()).expect("inside").to_bytes(), part.count.to_bytes())
+    let flags = Flags { fua: false, ..bio.flags() };
+    bio.part(part.start.since(bio.sector()).expect("inside").to_bytes(), part.count.to_bytes()).with(flags)
 }
 
 impl Target for Merge {
@@ -445,7 +448,7 @@ impl Target for Merge {
         match bio.op() {
             Op::Read => self.read(bio),
             Op::Write => self.write(bio),
-            Op::Flush => self.flush(bio),
+            Op::Flush => self.start(bio),
             Op::Discard | Op::WriteZeroes => bio.end(Status::Unsupported),
         }
     }

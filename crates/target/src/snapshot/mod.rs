@@ -12,7 +12,7 @@
 //! | [`options`] | the words of a table line |
 //! | [`disk`] | the store as bytes, pure |
 //! | [`map`] | which chunk is kept where, pure |
-//! | `store` | gives out chunks, commits, loads |
+//! | `store` | gives out chunks, commits, loads; `flushes`: its device's, one at a time |
 //! | `origin` | what a change of the origin saves, for all snapshots at once |
 //! | `request` | what requests to a snapshot do |
 //! | `merge` | a snapshot goes back into its origin |
@@ -26,9 +26,9 @@
 //!   durable by the flush of the one before.
 //! - I4: a snapshot that has lost something is invalid for ever, and says so on disk before the origin
 //!   changes what it lacks. Every request to it fails.
-//! - I5: so has one whose store failed a flush, or a write with FUA, which may be a flush on the way down,
-//!   whoever asked for it: what waits for a commit may be gone by then, and a later flush that succeeds says
-//!   nothing about that.
+//! - I5: so has one whose store failed a flush, whoever asked for it: what waits for a commit may be gone by
+//!   then, and another flush that succeeds says nothing about that. So there is one at a time, and a write with
+//!   FUA, which may be a flush on the way down, is a write and one of these.
 //! - I6: a snapshot that is only full (store `PO`) can still be read, and fails every change.
 //!
 //! Units: sectors of 512 bytes, chunks of the snapshot.
@@ -37,6 +37,7 @@
 
 pub mod disk;
 mod error;
+mod flushes;
 pub mod map;
 mod merge;
 pub mod options;
@@ -57,7 +58,6 @@ use self::disk::Exception;
 use self::map::ExceptionMap;
 use self::options::{Discards, StoreKind};
 use self::origin::Run;
-use self::request::Passing;
 use self::store::{Loaded, Store};
 use crate::below::{BuildError, Parked, check_fit, check_multiple};
 use crate::event::Event;
@@ -157,7 +157,8 @@ pub struct Snapshot {
     /// Chunks came into the map, or were given up; or the store is marked.
     settled: Event,
     events: Rc<Event>,
-    parked: Parked<Passing>,
+    /// Reads that went to the origin, by their numbers.
+    parked: Parked<usize>,
     jobs: JobPool<(Rc<Self>, Bio)>,
 }
 
@@ -470,14 +471,14 @@ impl Target for Snapshot {
 
     fn submit(&self, bio: Bio) {
         match bio.op() {
-            Op::Flush => self.flush(bio),
+            Op::Flush => self.in_steps(bio),
             Op::WriteZeroes => bio.end(Status::Unsupported),
             Op::Discard if self.discards == Discards::Refused => bio.end(Status::Unsupported),
             _ if self.is_invalid() => bio.end(Status::IoError),
             Op::Read => self.read(bio),
             Op::Write | Op::Discard if self.condition.get() != Condition::Active => bio.end(Status::IoError),
             Op::Write => self.write(bio),
-            Op::Discard => self.discard(bio),
+            Op::Discard => self.in_steps(bio),
         }
     }
 }

@@ -16,22 +16,13 @@
 
 use std::rc::Rc;
 
-use forebay_block::{Ability, Bio, End, Extent, Op, Sector, SectorCount, Status};
+use forebay_block::{Ability, Bio, End, Extent, Flags, Op, Sector, SectorCount, Status, flush};
 
 use super::map::Stretch;
-use super::options::Discards;
+use super::options::{Discards, StoreKind};
 use super::origin::{Run, copy_runs};
 use super::{Condition, Snapshot};
 use crate::copy::{How, Leg, Zeroes};
-
-/// What is below on behalf of a request that waits for its end.
-#[derive(Clone, Copy)]
-pub(super) enum Passing {
-    /// A read that is tracked, by its number.
-    Read(usize),
-    /// A flush of the store.
-    Flush,
-}
 
 /// What a write found to be lacking.
 #[derive(Default)]
@@ -91,7 +82,7 @@ impl Snapshot {
         let extent = bio.extent();
         let slot = self.origin.reads.begin(extent);
         let end = self.this.upgrade().expect("whoever sends a request holds it") as Rc<dyn End>;
-        self.parked.pass_with(bio, Passing::Read(slot), end, |bio| {
+        self.parked.pass_with(bio, slot, end, |bio| {
             let layers = self.layers(extent);
             if let [(_, None)] = layers.as_slice() {
                 return self.origin.device().submit(bio);
@@ -108,9 +99,18 @@ impl Snapshot {
     }
 
     /// Makes what was written to the store durable; all else is.
-    pub(super) fn flush(&self, bio: Bio) {
-        let end = self.this.upgrade().expect("whoever sends a request holds it") as Rc<dyn End>;
-        self.parked.pass(bio, Passing::Flush, end, &*self.cow);
+    async fn flush(&self) -> Status {
+        while self.mark_due.get() {
+            self.settled.after(self.settled.count(), None).await;
+        }
+        if self.is_invalid() {
+            return flush(&*self.cow).await.status();
+        }
+        let status = self.store.flush().await;
+        if !status.is_ok() {
+            self.invalidate("a flush of its store failed");
+        }
+        status
     }
 
     pub(super) fn write(&self, bio: Bio) {
@@ -121,14 +121,19 @@ impl Snapshot {
         }
     }
 
-    pub(super) fn discard(&self, bio: Bio) {
+    pub(super) fn in_steps(&self, bio: Bio) {
         self.jobs.start((self.this.upgrade().expect("whoever sends a request holds it"), bio));
     }
 
     /// What is done in several steps.
     pub(super) async fn later(self: Rc<Self>, bio: Bio) {
-        if bio.op() == Op::Discard {
-            return self.discard_later(bio).await;
+        match bio.op() {
+            Op::Discard => return self.discard_later(bio).await,
+            Op::Flush => {
+                let status = self.flush().await;
+                return bio.end(status);
+            }
+            _ => {}
         }
         while self.copies_enough(bio.extent()) {
             self.settled.after(self.settled.count(), None).await;
@@ -163,6 +168,8 @@ impl Snapshot {
             let inside = |run: &Run| self.run_extent(run).contains(part);
             lacking.whole.iter().any(inside)
         };
+        // What a commit took is durable already.
+        let mut written = self.kind == StoreKind::Transient;
         let (mut at, end) = (extent.start.0, extent.end().0);
         while at < end {
             // Chunk by chunk as long as payload that is already there lies between; runs else.
@@ -174,9 +181,14 @@ impl Snapshot {
             }
             let Some(place) = self.place_of(part.start) else { return bio.parts_done().await.and(Status::IoError) };
             let skip = part.start.since(extent.start).expect("inside").to_bytes();
-            self.cow.submit(bio.part(skip, part.count.to_bytes()).remap(place));
+            self.cow.submit(plain(bio.part(skip, part.count.to_bytes())).remap(place));
+            written = true;
         }
-        bio.parts_done().await.and(if self.is_invalid() { Status::IoError } else { Status::Ok })
+        let mut status = bio.parts_done().await;
+        if bio.flags().fua && written && status.is_ok() {
+            status = self.store.flush().await;
+        }
+        status.and(if self.is_invalid() { Status::IoError } else { Status::Ok })
     }
 
     /// Where a sector is kept.
@@ -221,7 +233,7 @@ impl Snapshot {
             let extent = self.run_extent(run);
             let skip = extent.start.since(start).expect("inside").to_bytes();
             let place = Sector(run.new * self.chunk());
-            self.cow.submit(bio.part(skip, extent.count.to_bytes()).remap(place));
+            self.cow.submit(plain(bio.part(skip, extent.count.to_bytes())).remap(place));
         }
         if !lacking.part.is_empty() {
             copy_runs(self.origin.engine(), self.origin.device(), &lacking.part).await;
@@ -282,23 +294,20 @@ impl Snapshot {
     }
 }
 
+/// A part of a write that is to be durable at once, without that: one flush does it for all parts, and nobody flushes
+/// the store's device beside [`Snapshot`]'s own flushes.
+fn plain(part: Bio) -> Bio {
+    let flags = Flags { fua: false, ..part.flags() };
+    part.with(flags)
+}
+
 impl End for Snapshot {
-    /// A read that went to the origin ended (I2), or a flush of the store did.
+    /// A read that went to the origin ended (I2).
     fn bio_ended(&self, part: Bio, token: u64) {
-        let (bio, passing) = self.parked.take(token);
+        let (bio, slot) = self.parked.take(token);
         let status = part.status();
         drop(part);
-        match passing {
-            Passing::Read(slot) => {
-                self.origin.reads.end(slot);
-                bio.end(if self.is_invalid() { Status::IoError } else { status });
-            }
-            Passing::Flush => {
-                if !status.is_ok() {
-                    self.invalidate("a flush of its store failed");
-                }
-                bio.end(status);
-            }
-        }
+        self.origin.reads.end(slot);
+        bio.end(if self.is_invalid() { Status::IoError } else { status });
     }
 }

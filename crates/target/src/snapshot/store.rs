@@ -16,13 +16,14 @@ use std::rc::Rc;
 
 use forebay_block::bio::Call;
 use forebay_block::replant::{Bug, planted};
-use forebay_block::{Bio, Flags, Sector, Status, Target, call, flush};
+use forebay_block::{Bio, Flags, Sector, Status, Target, call};
 use forebay_reactor::{Buffer, BufferPool};
 
-use super::SnapshotError;
 use super::disk::format::{ENTRY_BYTES, FIRST_DATA, HEADER_BYTES};
 use super::disk::round::{self, blank_area, block_bytes, entry_offset, plan};
 use super::disk::{Exception, Header, Layout, List, Piece, Position};
+use super::flushes::Flushes;
+use super::SnapshotError;
 use crate::below::check_multiple;
 
 /// Largest request of metadata, bytes.
@@ -52,8 +53,7 @@ pub(super) struct Store {
     next: Cell<u64>,
     /// None in a store that is not persistent.
     journal: Option<RefCell<Journal>>,
-    /// Flushes that were begun, and the last that succeeded.
-    flushes: Cell<(u64, u64)>,
+    flushes: Flushes,
 }
 
 /// What a persistent store was found to be.
@@ -80,7 +80,8 @@ impl Store {
         let layout = Layout::new(chunk_sectors);
         let chunks = cow.sectors().0 / chunk_sectors;
         let next = Cell::new(if journal.is_some() { FIRST_DATA } else { 0 });
-        Self { cow, pool: pool.clone(), layout, chunks, next, journal, flushes: Cell::default() }
+        let flushes = Flushes::of(&cow);
+        Self { cow, pool: pool.clone(), layout, chunks, next, journal, flushes }
     }
 
     /// A store that is gone with the process.
@@ -276,12 +277,12 @@ impl Store {
         }
         let mut writes = Vec::new();
         for piece in &pieces {
-            self.start_piece(piece, false, &mut writes);
+            self.start_piece(piece, &mut writes);
         }
         let half_full = position.filled > self.layout.area_entries() / 2;
         let ahead = if half_full || position.area > 0 { self.last_ahead(position).max(ready) } else { ready };
         for area in ready + 1..=ahead {
-            self.start_piece(&blank_area(self.layout, area), false, &mut writes);
+            self.start_piece(&blank_area(self.layout, area), &mut writes);
         }
         let mut status = all(writes).await;
         if status.is_ok() {
@@ -304,19 +305,19 @@ impl Store {
     async fn blank(&self, areas: std::ops::RangeInclusive<u64>) -> Status {
         let mut writes = Vec::new();
         for area in areas {
-            self.start_piece(&blank_area(self.layout, area), false, &mut writes);
+            self.start_piece(&blank_area(self.layout, area), &mut writes);
         }
         all(writes).await
     }
 
     /// How many flushes were begun: what is written now is durable when a later one has succeeded.
     pub(super) fn flushes_begun(&self) -> u64 {
-        self.flushes.get().0
+        self.flushes.begun()
     }
 
     /// Whether what had been written when `begun` flushes were begun is durable.
     pub(super) fn is_flushed(&self, begun: u64) -> bool {
-        self.journal.is_none() || self.flushes.get().1 > begun
+        self.journal.is_none() || self.flushes.covered(begun)
     }
 
     /// Clears the entries behind `kept`, which are all that stay. Their chunks are not given out again
@@ -326,9 +327,10 @@ impl Store {
         let round::Retreat { pieces, position, tail } =
             round::retreat(self.layout, self.block(), journal.borrow().position, kept);
         for piece in &pieces {
-            let mut writes = Vec::new();
-            self.start_piece(piece, true, &mut writes);
-            let status = all(writes).await;
+            let mut status = self.write_piece(piece).await;
+            if status.is_ok() {
+                status = self.flush().await;
+            }
             if !status.is_ok() {
                 return status;
             }
@@ -344,6 +346,8 @@ impl Store {
             return Status::Ok;
         }
         let block = u64::from(self.cow.limits().logical_bytes).max(512);
+        // No other flush may take the error of this one.
+        self.flushes.idle().await;
         self.write_header(false, block).await
     }
 
@@ -355,16 +359,10 @@ impl Store {
         Usage { used: used * chunk, total: self.cow.sectors().0, metadata: areas * chunk }
     }
 
-    /// Makes everything durable that was written before.
+    /// Makes everything durable that was written before. Whoever flushes the device does it here: of two flushes side
+    /// by side, the one that succeeds says nothing.
     pub(super) async fn flush(&self) -> Status {
-        let (begun, done) = self.flushes.get();
-        self.flushes.set((begun + 1, done));
-        let status = flush(&*self.cow).await.status();
-        if status.is_ok() {
-            let (begun_since, _) = self.flushes.get();
-            self.flushes.set((begun_since, begun + 1));
-        }
-        status
+        self.flushes.flush().await
     }
 
     fn zeroes(&self, bytes: u64) -> Buffer {
@@ -386,12 +384,12 @@ impl Store {
 
     async fn write_piece(&self, piece: &Piece) -> Status {
         let mut writes = Vec::new();
-        self.start_piece(piece, false, &mut writes);
+        self.start_piece(piece, &mut writes);
         all(writes).await
     }
 
     /// Starts the writes of a piece.
-    fn start_piece(&self, piece: &Piece, fua: bool, writes: &mut Vec<(Call, Buffer)>) {
+    fn start_piece(&self, piece: &Piece, writes: &mut Vec<(Call, Buffer)>) {
         let mut entries = piece.entries.iter();
         for at in (0..piece.bytes).step_by(length(REQUEST_BYTES_MAX)) {
             let bytes = (piece.bytes - at).min(REQUEST_BYTES_MAX);
@@ -399,7 +397,7 @@ impl Store {
             for (place, entry) in buffer.bytes_mut()[..length(bytes)].chunks_exact_mut(ENTRY_BYTES).zip(entries.by_ref()) {
                 place.copy_from_slice(&entry.encode());
             }
-            writes.push((self.write(piece.offset + at, bytes, &buffer, fua), buffer));
+            writes.push((self.write(piece.offset + at, bytes, &buffer, false), buffer));
         }
     }
 }

@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod flushes;
 mod merging;
 mod rig;
 mod store;
