@@ -315,7 +315,7 @@ impl Assembly<'_> {
         let origin = self.devices.origin(&device, self.pool);
         let (origin_name, cow_name) = (origin_name.clone(), cow_name.clone());
         let wish = Wish { args, extent, origin_name, cow_name, origin, cow: cow.target, taken };
-        let opened = OpenSnapshot::open(self.devices.reactor(), self.pool, wish, merges).await;
+        let opened = Box::pin(OpenSnapshot::open(self.devices.reactor(), self.pool, wish, merges)).await;
         let (snapshot, target) = opened.map_err(trouble)?;
         self.parts.snapshots.push(snapshot);
         Ok(target)

@@ -1,6 +1,7 @@
 //! The snapshots of a stack: opened, asked, closed.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 
 use forebay_block::{Extent, Target};
@@ -69,7 +70,8 @@ impl OpenSnapshot {
         let Wish { args, extent, origin_name, cow_name, origin, cow, taken } = wish;
         let (sectors, chunk_sectors) = (extent.count, args.chunk_sectors);
         let (view, target): (View, Rc<dyn Target>) = if merges {
-            let merge = snapshot::merge(reactor, pool, MergeSetup { origin, cow, sectors, chunk_sectors }).await?;
+            let rate = NonZeroU64::new(args.merge_rate);
+            let merge = snapshot::merge(reactor, pool, MergeSetup { origin, cow, sectors, chunk_sectors, rate }).await?;
             (View::Merge(Rc::clone(&merge)), merge)
         } else {
             let (store, discards) = (args.store, args.discards);

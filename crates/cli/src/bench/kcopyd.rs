@@ -177,7 +177,7 @@ impl Bench {
     /// Measures one kind of device with every chunk size.
     async fn table(&self, pairs: &Pairs, quiet: bool, lines: &mut Vec<Line>) -> Result<(), BenchError> {
         for chunk_size in CHUNK_SIZES {
-            lines.push(self.line(pairs, chunk_size).await?);
+            lines.push(Box::pin(self.line(pairs, chunk_size)).await?);
             if !quiet {
                 eprintln!("measured chunks of {chunk_size} bytes on {}", pairs.name);
             }

@@ -339,12 +339,12 @@ fn target_text<'a>(target: &str, words: impl Iterator<Item = &'a str>) -> Result
             Ok(TargetText::Writecache { args, origin, fast })
         }
         "snapshot" => {
-            let args = SnapshotArgs::parse("snapshot", words.iter().copied())?;
+            let args = SnapshotArgs::parse("snapshot", words.iter().copied(), parse_bytes)?;
             let (origin, cow) = (device_name(&args.origin)?, device_name(&args.cow)?);
             Ok(TargetText::Snapshot { args, origin, cow })
         }
         "snapshot-merge" => {
-            let args = SnapshotArgs::parse("snapshot-merge", words.iter().copied())?;
+            let args = SnapshotArgs::parse("snapshot-merge", words.iter().copied(), parse_bytes)?;
             let (origin, cow) = (device_name(&args.origin)?, device_name(&args.cow)?);
             Ok(TargetText::SnapshotMerge { args, origin, cow })
         }

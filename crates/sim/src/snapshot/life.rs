@@ -148,7 +148,7 @@ impl<'a> Life<'a> {
         let top: Rc<dyn Target> = if let Some(place) = book.merging {
             let (origin, cow, sectors) = (Rc::clone(&self.origin), self.store(place), self.sectors());
             let chunk_sectors = self.swarm.places[place].chunk_sectors;
-            let opened = merge(self.reactor, self.pool, MergeSetup { origin, cow, sectors, chunk_sectors }).await;
+            let opened = merge(self.reactor, self.pool, MergeSetup { origin, cow, sectors, chunk_sectors, rate: None }).await;
             match opened {
                 Ok(merge) => {
                     self.merge = Some(Rc::clone(&merge));

@@ -71,7 +71,7 @@ async fn open_views(views: Views, disks: Vec<Rc<SimDisk>>, reactor: Reactor, poo
         }
         Kind::Merging => {
             let (cow, chunk_sectors) = (disk(1), views.chunks[0]);
-            let setup = MergeSetup { origin: Rc::clone(&origin), cow, sectors, chunk_sectors };
+            let setup = MergeSetup { origin: Rc::clone(&origin), cow, sectors, chunk_sectors, rate: None };
             let merge = merge(&reactor, &pool, setup).await.map_err(|error| error.to_string())?;
             opened.rows.push((Rc::clone(&merge) as Rc<dyn Target>, None));
             opened.add(snapshot(1).await.map_err(|error| error.to_string())?);

@@ -32,7 +32,7 @@ use forebay_reactor::{BufferPool, Reactor};
 
 use super::options::Tuning;
 use super::{CloneTarget, narrow};
-use crate::copy::pace::{Bucket, Governor};
+use crate::copy::pace::Pace;
 use crate::copy::{Engine, How, Outcome, Settings, Zeroes};
 use crate::event::Event;
 use crate::lock::{Guard, LockRange};
@@ -76,10 +76,7 @@ pub(super) struct Hydration {
     /// Regions in hydration, those included that a write waits for.
     under_way: Rc<Cell<u32>>,
     batches: Cell<usize>,
-    bucket: Cell<Bucket>,
-    governor: Cell<Governor>,
-    /// When the last batch began.
-    began: Cell<Duration>,
+    pace: Pace,
     /// Everything was hydrated durably when it was looked at last.
     over: Cell<bool>,
     cursor: Cell<u32>,
@@ -132,9 +129,7 @@ impl Hydration {
             work: Event::default(),
             under_way: Rc::default(),
             batches: Cell::default(),
-            bucket: Cell::new(Bucket::new(NonZeroU64::new(tuning.rate))),
-            governor: Cell::new(governor(tuning)),
-            began: Cell::default(),
+            pace: Pace::new(NonZeroU64::new(tuning.rate), foreground(tuning)),
             over: Cell::default(),
             cursor: Cell::default(),
             wanted: RefCell::default(),
@@ -156,37 +151,27 @@ impl Hydration {
     /// Takes in numbers that were changed.
     pub(super) fn tune(&self, before: Tuning, now: Tuning) {
         if before.rate != now.rate {
-            self.bucket.set(Bucket::new(NonZeroU64::new(now.rate)));
+            self.pace.set_rate(NonZeroU64::new(now.rate));
         }
         if before.latency_us != now.latency_us {
-            self.governor.set(governor(now));
+            self.pace.set_foreground(foreground(now));
         }
         self.work.raise();
     }
 
     /// A request ended at `now`, and took so long.
     pub(super) fn request_ended(&self, latency: Duration, now: Duration) {
-        let mut governor = self.governor.get();
-        governor.note(latency, now);
-        self.governor.set(governor);
+        self.pace.request_ended(latency, now);
     }
 
     /// When the next batch may begin (2).
     fn turn(&self, now: Duration) -> Duration {
-        let (mut bucket, mut governor) = (self.bucket.get(), self.governor.get());
-        let paid = bucket.start(0, now);
-        let held = governor.delay(now);
-        self.bucket.set(bucket);
-        self.governor.set(governor);
-        paid.max(self.began.get() + held)
+        self.pace.turn(now)
     }
 
     /// A batch of so many bytes to read begins.
     fn begin(&self, bytes: u64, now: Duration) {
-        let mut bucket = self.bucket.get();
-        bucket.start(bytes, now);
-        self.bucket.set(bucket);
-        self.began.set(now);
+        self.pace.begin(bytes, now);
         self.batches.set(self.batches.get() + 1);
     }
 
@@ -477,8 +462,8 @@ impl CloneTarget {
     }
 }
 
-fn governor(tuning: Tuning) -> Governor {
-    Governor::new((tuning.latency_us > 0).then(|| Duration::from_micros(tuning.latency_us)))
+fn foreground(tuning: Tuning) -> Option<Duration> {
+    (tuning.latency_us > 0).then(|| Duration::from_micros(tuning.latency_us))
 }
 
 #[cfg(test)]

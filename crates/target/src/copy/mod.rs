@@ -73,7 +73,7 @@ pub struct Settings {
     ///
     /// For copies that nobody waits for, as mirrors and clones make them in the background. Copies that a snapshot makes
     /// before its origin is written are what the foreground waits for itself, so that to hold them back would slow it
-    /// down; a merge shares their engine. The write cache's writeback makes room for the foreground, and has limits of
+    /// down; a merge uses their engine, and waits before each of its steps. The write cache's writeback makes room for the foreground, and has limits of
     /// its own. `forebay copy` has no foreground.
     pub foreground: Option<Duration>,
 }

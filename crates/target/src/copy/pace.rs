@@ -13,6 +13,7 @@
 //! - I2: without foreground I/O the governor delays nothing: what was asked of it is that others come
 //!   first, not that the copy is slow.
 
+use std::cell::Cell;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -92,6 +93,59 @@ impl Governor {
             };
         }
         self.delay
+    }
+}
+
+/// Bucket and governor together, for work in steps that begin one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    bucket: Cell<Bucket>,
+    governor: Cell<Governor>,
+    /// When the last step began.
+    began: Cell<Duration>,
+}
+
+impl Pace {
+    pub(crate) fn new(rate: Option<NonZeroU64>, foreground: Option<Duration>) -> Self {
+        let pace = Self::default();
+        pace.set_rate(rate);
+        pace.set_foreground(foreground);
+        pace
+    }
+
+    /// Changes the limit in bytes per second.
+    pub(crate) fn set_rate(&self, rate: Option<NonZeroU64>) {
+        self.bucket.set(Bucket::new(rate));
+    }
+
+    /// Changes what foreground I/O may take.
+    pub(crate) fn set_foreground(&self, limit: Option<Duration>) {
+        self.governor.set(Governor::new(limit));
+    }
+
+    /// A request of the foreground ended at `now`, and took so long.
+    pub(crate) fn request_ended(&self, latency: Duration, now: Duration) {
+        let mut governor = self.governor.get();
+        governor.note(latency, now);
+        self.governor.set(governor);
+    }
+
+    /// When the next step may begin, asked at `now`.
+    pub(crate) fn turn(&self, now: Duration) -> Duration {
+        let (mut bucket, mut governor) = (self.bucket.get(), self.governor.get());
+        let paid = bucket.start(0, now);
+        let held = governor.delay(now);
+        self.bucket.set(bucket);
+        self.governor.set(governor);
+        paid.max(self.began.get() + held)
+    }
+
+    /// A step of so many bytes begins.
+    pub(crate) fn begin(&self, bytes: u64, now: Duration) {
+        let mut bucket = self.bucket.get();
+        bucket.start(bytes, now);
+        self.bucket.set(bucket);
+        self.began.set(now);
     }
 }
 

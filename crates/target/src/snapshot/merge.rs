@@ -20,29 +20,42 @@
 //! - I6: where clearing entries failed, nobody knows which of them are still there. Writes to their chunks
 //!   go to the store and to the origin, which hold the same by then: what is opened next finds them anyway.
 //!
+//! A step begins when the rate allows it, and later while requests take longer than they should; nothing waits for
+//! it before.
+//!
 //! Units: sectors of 512 bytes, chunks of the snapshot.
 
-use std::cell::{Cell, RefCell};
-use std::fmt;
-use std::rc::{Rc, Weak};
+mod status;
 
-use forebay_block::{Ability, Bio, Extent, Flags, Limits, Op, Sector, SectorCount, Status, Target};
+use std::cell::{Cell, RefCell};
+use std::num::NonZeroU64;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use forebay_block::{Ability, Bio, End, Extent, Flags, Limits, Op, Sector, SectorCount, Status, Target};
 use forebay_reactor::{BufferPool, JobPool, Reactor};
 
 use super::disk::{Exception, Layout};
 use super::flushes::Flushes;
 use super::map::{ExceptionMap, Stretch};
 use super::origin::{Tracked, all};
-use super::store::{Loaded, Store, Usage};
+use super::store::{Loaded, Store};
 use super::{Origin, SnapshotError, chunk_for};
-use crate::below::check_fit;
+use crate::below::{Parked, check_fit};
+use crate::copy::pace::Pace;
 use crate::copy::{How, Leg};
 use crate::event::Event;
+
+pub use self::status::{MergeCondition, MergeStatus};
 
 /// Entries that are merged under one flush.
 const STEP_ENTRIES: usize = 2048;
 /// Bytes that are merged under one flush, but at least one chunk.
 const STEP_BYTES: u64 = 8 << 20;
+/// Steps into which what may be merged in a second is cut at least.
+const STEPS_A_SECOND: u64 = 8;
+/// What requests may take before steps begin later, as in a mirror.
+const FOREGROUND: Duration = Duration::from_millis(10);
 /// Writes that wait for a step at once; more wait in front.
 const REQUESTS_MAX: usize = 256;
 
@@ -56,42 +69,8 @@ pub struct MergeSetup {
     pub sectors: SectorCount,
     /// Size of a chunk, sectors; 0 for the default. What a store on the device says wins.
     pub chunk_sectors: u64,
-}
-
-/// How a merge is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MergeCondition {
-    /// It goes on, or is done.
-    #[default]
-    Active,
-    /// An error ended it.
-    Failed,
-    /// The snapshot was lost before: all that there is is the origin.
-    Invalid,
-}
-
-/// What a merge tells about itself; printed as the kernel's status line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MergeStatus {
-    /// How it is.
-    pub condition: MergeCondition,
-    /// What its store has in use.
-    pub usage: Usage,
-    /// Chunks still to be merged.
-    pub left: u64,
-    /// Steps so far, each with one flush.
-    pub steps: u64,
-}
-
-impl fmt::Display for MergeStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Usage { used, total, metadata } = self.usage;
-        match self.condition {
-            MergeCondition::Active => write!(f, "{used}/{total} {metadata}"),
-            MergeCondition::Failed => f.write_str("Merge failed"),
-            MergeCondition::Invalid => f.write_str("Invalid"),
-        }
-    }
+    /// Most bytes per second that are merged; `None` for no limit.
+    pub rate: Option<NonZeroU64>,
 }
 
 /// A snapshot that goes back into its [`Origin`].
@@ -111,6 +90,11 @@ pub struct Merge {
     condition: Cell<MergeCondition>,
     steps: Cell<u64>,
     reactor: Reactor,
+    pace: Pace,
+    /// Most bytes of a step, but for one chunk.
+    step_bytes: u64,
+    /// Reads and writes, with when they came.
+    timed: Parked<Duration>,
     begun: Cell<bool>,
     closed: Cell<bool>,
     /// The task has ended.
@@ -121,7 +105,7 @@ pub struct Merge {
     flushes: Flushes,
     /// A flush failed.
     in_doubt: Cell<bool>,
-    /// A step ended.
+    /// A step ended, or the merge is closed.
     progress: Event,
     events: Rc<Event>,
     jobs: JobPool<(Rc<Self>, Bio)>,
@@ -132,7 +116,7 @@ pub struct Merge {
 /// # Errors
 /// [`SnapshotError`], one sentence.
 pub async fn merge(reactor: &Reactor, pool: &BufferPool, setup: MergeSetup) -> Result<Rc<Merge>, SnapshotError> {
-    let MergeSetup { origin, cow, sectors, chunk_sectors } = setup;
+    let MergeSetup { origin, cow, sectors, chunk_sectors, rate } = setup;
     check_fit("snapshot-merge", &**origin.device(), Sector(0), sectors)?;
     origin.check_free(&cow)?;
     origin.check_mergeable(&cow)?;
@@ -162,6 +146,9 @@ pub async fn merge(reactor: &Reactor, pool: &BufferPool, setup: MergeSetup) -> R
         condition: Cell::new(condition),
         steps: Cell::new(0),
         reactor: reactor.clone(),
+        pace: Pace::new(rate, Some(FOREGROUND)),
+        step_bytes: rate.map_or(STEP_BYTES, |rate| STEP_BYTES.min(rate.get() / STEPS_A_SECOND)),
+        timed: Parked::default(),
         begun: Cell::new(false),
         closed: Cell::new(false),
         over: Cell::new(false),
@@ -215,6 +202,7 @@ impl Merge {
     /// origin is not shown to anybody.
     pub async fn close(&self) {
         self.closed.set(true);
+        self.progress.raise();
         if self.begun.get() {
             self.done().await;
         }
@@ -239,7 +227,13 @@ impl Merge {
     /// The task that merges step by step.
     async fn run(self: Rc<Self>) {
         while !self.closed.get() && self.condition.get() == MergeCondition::Active && !self.entries.borrow().is_empty() {
+            // Before anything waits for the step.
+            self.wait_for_turn().await;
+            if self.closed.get() {
+                break;
+            }
             let left = self.next_step();
+            self.pace.begin((self.entries.borrow().len() - left) as u64 * self.layout().chunk_bytes(), self.reactor.now());
             let status = Box::pin(self.merge_from(left)).await;
             if status.is_ok() {
                 self.steps.set(self.steps.get() + 1);
@@ -259,9 +253,21 @@ impl Merge {
         }
     }
 
+    /// Waits until the next step may begin, or the merge is closed.
+    async fn wait_for_turn(&self) {
+        loop {
+            let (seen, now) = (self.progress.count(), self.reactor.now());
+            let turn = self.pace.turn(now);
+            if self.closed.get() || turn <= now {
+                return;
+            }
+            self.progress.after(seen, Some(self.reactor.sleep_until(turn))).await;
+        }
+    }
+
     /// How many entries are left behind the next step.
     fn next_step(&self) -> usize {
-        let most = usize::try_from((STEP_BYTES / self.layout().chunk_bytes()).max(1)).unwrap_or(1);
+        let most = usize::try_from((self.step_bytes / self.layout().chunk_bytes()).max(1)).unwrap_or(1);
         let entries = self.entries.borrow().len();
         entries - entries.min(most.min(STEP_ENTRIES))
     }
@@ -345,6 +351,12 @@ impl Merge {
         self.map.borrow().stretches(chunks).map(layer).collect()
     }
 
+    /// Does a request of a client, whose time counts.
+    fn pass(&self, bio: Bio, request: impl FnOnce(Bio)) {
+        let end = self.this.upgrade().expect("whoever sends a request holds it") as Rc<dyn End>;
+        self.timed.pass_with(bio, self.reactor.now(), end, request);
+    }
+
     fn read(&self, bio: Bio) {
         let extent = bio.extent();
         match self.layers(extent).as_slice() {
@@ -424,6 +436,17 @@ impl Drop for Merge {
     }
 }
 
+impl End for Merge {
+    /// A read or a write ended.
+    fn bio_ended(&self, part: Bio, token: u64) {
+        let (bio, began) = self.timed.take(token);
+        let (status, now) = (part.status(), self.reactor.now());
+        drop(part);
+        self.pace.request_ended(now.saturating_sub(began), now);
+        bio.end(status);
+    }
+}
+
 /// The part of `bio` that is over `part`, an extent inside of its own; not durable at once, which a flush makes of all.
 fn piece_of(bio: &Bio, part: Extent) -> Bio {
     let flags = Flags { fua: false, ..bio.flags() };
@@ -446,8 +469,8 @@ impl Target for Merge {
 
     fn submit(&self, bio: Bio) {
         match bio.op() {
-            Op::Read => self.read(bio),
-            Op::Write => self.write(bio),
+            Op::Read => self.pass(bio, |bio| self.read(bio)),
+            Op::Write => self.pass(bio, |bio| self.write(bio)),
             Op::Flush => self.start(bio),
             Op::Discard | Op::WriteZeroes => bio.end(Status::Unsupported),
         }

@@ -1,12 +1,13 @@
 //! The words of a table line behind `snapshot` and `snapshot-merge`, in the kernel's grammar.
 //!
 //! ```text
-//!   <origin> <cow> P|PO|N <chunk sectors> [<n> [discard_zeroes_cow] [discard_passdown_origin]]
+//!   <origin> <cow> P|PO|N <chunk sectors> [<n> [discard_zeroes_cow] [discard_passdown_origin] [merge_rate=SIZE]]
 //! ```
 //!
 //! 1. The store's letter ignores case, and only the first one counts; a word that begins with P may go
 //!    on with `O`, for overflow.
-//! 2. A chunk of 0 stands for the default: 32 sectors, or one block of the store where that is more.
+//! 2. `merge_rate=SIZE`, most bytes per second that `snapshot-merge` merges, is not of the kernel.
+//! 3. A chunk of 0 stands for the default: 32 sectors, or one block of the store where that is more.
 //!
 //! Errors: [`OptionError`]. Whether a chunk fits the devices is found out when they are open.
 
@@ -38,10 +39,10 @@ pub enum OptionError {
     #[error("a store N has no default for its chunk: write a power of two of sectors")]
     ChunkNotSet,
     /// The number of features is none.
-    #[error("{0:?} is not a number of features: use 0, 1 or 2")]
+    #[error("{0:?} is not a number of features: use 0, 1, 2 or 3")]
     Count(String),
     /// A feature that is not known, or one that is announced and missing.
-    #[error("{0:?} is not a feature: use discard_zeroes_cow or discard_passdown_origin")]
+    #[error("{0:?} is not a feature: use discard_zeroes_cow, discard_passdown_origin or, to merge, merge_rate=SIZE")]
     Feature(String),
     /// One feature needs the other.
     #[error("discard_passdown_origin is only for lines with discard_zeroes_cow: add it")]
@@ -114,27 +115,37 @@ pub struct SnapshotArgs {
     pub chunk_sectors: u64,
     /// What a discard does.
     pub discards: Discards,
+    /// Most bytes per second that are merged; 0 for no limit.
+    pub merge_rate: u64,
 }
 
 impl SnapshotArgs {
-    /// Reads the words behind `target`, which is `snapshot` or `snapshot-merge`.
+    /// Reads the words behind `target`, which is `snapshot` or `snapshot-merge`. `size` reads a number of bytes with a
+    /// unit.
     ///
     /// # Errors
     /// [`OptionError`], the first that applies.
-    pub fn parse<'a>(target: &'static str, words: impl IntoIterator<Item = &'a str>) -> Result<Self, OptionError> {
+    pub fn parse<'a>(
+        target: &'static str,
+        words: impl IntoIterator<Item = &'a str>,
+        size: impl Fn(&str) -> Option<u64>,
+    ) -> Result<Self, OptionError> {
         let mut words = words.into_iter();
         let mut word = |what| words.next().ok_or(OptionError::Missing { target, what });
         let (origin, cow) = (word("origin")?.to_owned(), word("store's device")?.to_owned());
         let store = StoreKind::parse(word("store")?)?;
         let chunk_sectors = chunk(word("chunk")?)?;
         let count = words.next().unwrap_or("0");
-        let count = count.parse().ok().filter(|&count: &usize| count <= 2).ok_or_else(|| OptionError::Count(count.to_owned()))?;
-        let (mut zeroes, mut passdown) = (false, false);
+        let count = count.parse().ok().filter(|&count: &usize| count <= 3).ok_or_else(|| OptionError::Count(count.to_owned()))?;
+        let (mut zeroes, mut passdown, mut merge_rate) = (false, false, 0);
         for _ in 0..count {
             match words.next().unwrap_or_default() {
                 feature if feature.eq_ignore_ascii_case("discard_zeroes_cow") => zeroes = true,
                 feature if feature.eq_ignore_ascii_case("discard_passdown_origin") => passdown = true,
-                other => return Err(OptionError::Feature(other.to_owned())),
+                other => {
+                    let rate = other.strip_prefix("merge_rate=").filter(|_| target == "snapshot-merge").and_then(&size);
+                    merge_rate = rate.ok_or_else(|| OptionError::Feature(other.to_owned()))?;
+                }
             }
         }
         if let Some(extra) = words.next() {
@@ -149,7 +160,7 @@ impl SnapshotArgs {
         match store {
             StoreKind::Transient if target == "snapshot-merge" => Err(OptionError::MergeTransient),
             StoreKind::Transient if chunk_sectors == 0 => Err(OptionError::ChunkNotSet),
-            _ => Ok(Self { origin, cow, store, chunk_sectors, discards }),
+            _ => Ok(Self { origin, cow, store, chunk_sectors, discards, merge_rate }),
         }
     }
 
@@ -175,7 +186,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<SnapshotArgs, OptionError> {
-        SnapshotArgs::parse("snapshot", text.split(' '))
+        SnapshotArgs::parse("snapshot", text.split(' '), |word| word.parse().ok())
     }
 
     #[test]
@@ -201,7 +212,8 @@ mod tests {
             ("a b P +8", "\"+8\" is not a chunk"),
             ("a b P 4194304", "is not a chunk"),
             ("a b N 0", "no default"),
-            ("a b P 8 3", "\"3\" is not a number of features"),
+            ("a b P 8 4", "\"4\" is not a number of features"),
+            ("a b P 8 1 merge_rate=5", "\"merge_rate=5\" is not a feature"),
             ("a b P 8 1", "\"\" is not a feature"),
             ("a b P 8 1 shrink", "\"shrink\" is not a feature"),
             ("a b P 8 1 discard_passdown_origin", "only for lines with discard_zeroes_cow"),
@@ -210,7 +222,9 @@ mod tests {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
-        let merge = SnapshotArgs::parse("snapshot-merge", "a b N 8".split(' '));
-        assert_eq!(merge, Err(OptionError::MergeTransient));
+        let merge = |text: &str| SnapshotArgs::parse("snapshot-merge", text.split(' '), |word| word.parse().ok());
+        assert_eq!(merge("a b N 8"), Err(OptionError::MergeTransient));
+        assert_eq!(merge("a b P 8 1 merge_rate=much"), Err(OptionError::Feature("merge_rate=much".to_owned())));
+        assert_eq!(merge("a b P 8 1 merge_rate=5").unwrap().merge_rate, 5);
     }
 }

@@ -1,9 +1,12 @@
 //! A snapshot that goes back into its origin: what is read, what is left, what a crash leaves.
 
+use std::num::NonZeroU64;
 use std::rc::Rc;
+use std::time::Duration;
 
 use forebay_block::{Ability, Limits, Op, SectorCount, Status, Target};
 use forebay_reactor::BufferPool;
+use forebay_target::delay::{Delay, Leg, Legs};
 use forebay_target::snapshot::options::{Discards, StoreKind};
 use forebay_target::snapshot::{Merge, MergeSetup, Origin, OriginFront, Setup, Snapshot, SnapshotError, merge, open};
 
@@ -29,7 +32,7 @@ fn try_merge<T>(rig: &Rig, body: impl AsyncFnOnce(&Rc<Merge>, &[Rc<Snapshot>]) -
             others.push(open(&reactor, &pool, setup).await.unwrap());
         }
         let cow = MemoryDisk::new(&reactor, Rc::clone(&rig.wishes[0].cow));
-        let setup = MergeSetup { origin, cow, sectors, chunk_sectors: rig.wishes[0].chunk_sectors };
+        let setup = MergeSetup { origin, cow, sectors, chunk_sectors: rig.wishes[0].chunk_sectors, rate: None };
         let merge = merge(&reactor, &pool, setup).await?;
         merge.begin();
         Ok(body(&merge, &others).await)
@@ -91,9 +94,9 @@ fn many_runs_go_under_one_flush_and_entries_are_cleared_after_it() {
         assert_eq!(merge.status().steps, 1);
     });
     let steps: Vec<_> = tape.borrow().steps.iter().map(|step| step.seen.clone()).collect();
-    let flush = steps.iter().rposition(|seen| *seen == Seen::Flush).unwrap();
-    assert_eq!(steps[flush + 1..], [Seen::Write(8, 8, true)], "the flush, then the area");
-    assert_eq!(steps[..flush].iter().filter(|seen| matches!(seen, Seen::Write(..))).count(), 200);
+    let (copied, cleared) = steps.split_at(steps.len() - 3);
+    assert_eq!(cleared, [Seen::Flush, Seen::Write(8, 8, false), Seen::Flush], "the origin's flush, then the area, durably");
+    assert_eq!(copied.iter().filter(|seen| matches!(seen, Seen::Write(..))).count(), 200);
 }
 
 #[test]
@@ -263,6 +266,7 @@ fn an_origin_shows_its_merge_and_nothing_once_that_is_gone() {
             cow: Rc::clone(cow),
             sectors: SectorCount(1024),
             chunk_sectors: 8,
+            rate: None,
         };
         let coarse = disk(Rc::clone(&rig.wishes[0].cow), 4096);
         assert_eq!(merge(&reactor, &pool, wish(&coarse)).await.err(), Some(SnapshotError::Fronted));
@@ -286,4 +290,59 @@ fn an_origin_shows_its_merge_and_nothing_once_that_is_gone() {
     reactor.run(run).unwrap();
     reactor.clear();
     assert_eq!(rig.origin_bytes()[..8192], [7; 8192]);
+}
+
+/// How long a merge of 5000 chunks of a sector takes at `rate`, when a read of a client took `slow` just before.
+fn time_of_merge(rate: Option<u64>, slow: Duration) -> Duration {
+    let rig = Rig::new(5008, &[Wish::new(P, 1, 6000)]);
+    rig.run(async |life| assert_eq!(write(&*life.snapshots[0], 0, &vec![1; 5000 * 512], false).await, Status::Ok));
+    let (reactor, pool) = (reactor(), BufferPool::default());
+    let below = MemoryDisk::new(&reactor, Rc::clone(&rig.origin)) as Rc<dyn Target>;
+    let leg = |delay| Leg { below: Rc::clone(&below), delay };
+    let legs = Legs { read: leg(slow), ..Legs::all(leg(Duration::ZERO)) };
+    let origin = Origin::new(&reactor, &pool, Rc::new(Delay::new(reactor.clone(), legs).unwrap()));
+    let cow = MemoryDisk::new(&reactor, Rc::clone(&rig.wishes[0].cow));
+    let setup = MergeSetup { origin, cow, sectors: SectorCount(5008), chunk_sectors: 1, rate: rate.and_then(NonZeroU64::new) };
+    let time = reactor.run(async {
+        let merge = merge(&reactor, &pool, setup).await.unwrap();
+        assert!(read(&*merge, 5000, 1).await.is_ok(), "of the origin");
+        let began = reactor.now();
+        merge.begin();
+        merge.done().await;
+        assert_eq!(merge.status().left, 0);
+        reactor.now().saturating_sub(began)
+    });
+    reactor.clear();
+    time.unwrap()
+}
+
+#[test]
+fn a_merge_keeps_to_its_rate_and_steps_back_while_requests_are_slow() {
+    assert_eq!(time_of_merge(None, Duration::from_millis(5)), Duration::ZERO);
+    assert!(time_of_merge(None, Duration::from_millis(50)) > Duration::ZERO);
+    let limited = time_of_merge(Some(1 << 20), Duration::ZERO);
+    // 2.5 MB, of which a tenth of a second's worth may come at once, in steps of an eighth of a second's worth.
+    assert!((Duration::from_secs(2)..Duration::from_secs(3)).contains(&limited), "{limited:?}");
+}
+
+#[test]
+fn a_merge_that_waits_for_its_turn_is_closed_at_once() {
+    let wish = Wish::new(P, 8, 700);
+    let rig = Rig::new(8 * 400, std::slice::from_ref(&wish));
+    rig.run(async |life| assert_eq!(write(&*life.snapshots[0], 0, &vec![1; 300 * 4096], false).await, Status::Ok));
+    let (reactor, pool) = (reactor(), BufferPool::default());
+    let origin = Origin::new(&reactor, &pool, MemoryDisk::new(&reactor, Rc::clone(&rig.origin)));
+    let cow = MemoryDisk::new(&reactor, Rc::clone(&wish.cow));
+    let setup = MergeSetup { origin, cow, sectors: SectorCount(3200), chunk_sectors: 8, rate: NonZeroU64::new(4096) };
+    let run = async {
+        let merge = merge(&reactor, &pool, setup).await.unwrap();
+        merge.begin();
+        reactor.sleep(Duration::from_secs(10)).await;
+        let (left, now) = (merge.status().left, reactor.now());
+        assert!((289..295).contains(&left), "a chunk a second: {left}");
+        merge.close().await;
+        assert_eq!((merge.status().left, reactor.now()), (left, now));
+    };
+    reactor.run(run).unwrap();
+    reactor.clear();
 }
