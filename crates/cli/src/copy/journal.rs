@@ -11,10 +11,11 @@ use std::rc::Rc;
 use forebay::block::Target;
 use forebay::{DeviceName, Direct, FileOptions, Reactor};
 use forebay_device::FileDevice;
-use forebay_target::copy::{Found, JOURNAL_BYTES, Journal, Settled};
+use forebay_target::copy::{Found, JOURNAL_BYTES, Journal, Leg, NotNoted, Settled};
 use twox_hash::XxHash3_64;
 
 use super::ends::{self, Destination, End, LOCK_WAIT, Seen, Source};
+use super::words;
 use crate::failure::Failure;
 
 /// A fingerprint of the ends of a copy.
@@ -70,7 +71,7 @@ impl JournalFile {
             Ok(Found::Nothing) => None,
             Ok(Found::Journal(settled)) => Some(settled),
             Ok(Found::Other) => return Err(other()),
-            Err(status) => return Err(Failure::Failed(format!("reading {} failed: {}", path.display(), super::words(status)))),
+            Err(status) => return Err(Failure::Failed(format!("reading {} failed: {}", path.display(), words(status)))),
         };
         Ok(Self { path: path.to_owned(), target, found })
     }
@@ -88,7 +89,7 @@ impl JournalFile {
         let path = self.path.display();
         let Some(found) = self.found else {
             let state = Settled { copy, bytes: source.bytes, zero, ..Settled::default() };
-            let failed = |status| Failure::Failed(format!("writing {path} failed: {}", super::words(status)));
+            let failed = |status| Failure::Failed(format!("writing {path} failed: {}", words(status)));
             return Journal::begin(Rc::clone(&self.target), state).await.map_err(failed);
         };
         if found.copy != copy || found.bytes != source.bytes {
@@ -97,9 +98,47 @@ impl JournalFile {
         Ok(Journal::resume(Rc::clone(&self.target), found))
     }
 
+    /// Why it could not be noted how far the copy is durable, which was known of its first `settled` bytes. `legs` are its
+    /// ends by their names.
+    pub fn not_noted(&self, why: NotNoted, legs: &[(String, Leg)], settled: u64) -> Failure {
+        let names: Vec<&str> = legs.iter().map(|(name, _)| name.as_str()).collect();
+        Failure::Failed(sentence(&self.path, why, &names, settled))
+    }
+
     /// The copy is over.
     pub fn remove(self) -> Result<(), Failure> {
         let removed = std::fs::remove_file(&self.path).and_then(|()| ends::sync_folder(&self.path));
         removed.map_err(|error| Failure::because(format!("removing {}", self.path.display()), &error))
+    }
+}
+
+fn sentence(journal: &Path, why: NotNoted, names: &[&str], settled: u64) -> String {
+    let again = format!("and give the same command again, which goes on at byte {settled}");
+    match why {
+        NotNoted::Flush { leg, status } => {
+            let (name, why) = (names.get(leg).unwrap_or(&"a destination"), words(status));
+            format!("flushing {name} failed: {why}; what was written to it behind byte {settled} may be lost: mend it, {again}")
+        }
+        NotNoted::Journal(status) => {
+            let (path, why) = (journal.display(), words(status));
+            format!("writing the journal {path} failed: {why}; mend the device that it is on, {again}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay::block::Status;
+
+    use super::*;
+
+    #[test]
+    fn who_failed_is_named_with_what_to_do() {
+        let told = |why| sentence(Path::new("copy.journal"), why, &["a.img", "b.img"], 4096);
+        let flush = told(NotNoted::Flush { leg: 1, status: Status::NoSpace });
+        assert!(flush.starts_with("flushing b.img failed: no space left; what was written to it behind byte 4096"), "{flush}");
+        let journal = told(NotNoted::Journal(Status::IoError));
+        assert!(journal.starts_with("writing the journal copy.journal failed: input/output error; mend"), "{journal}");
+        assert!([flush, journal].iter().all(|told| told.ends_with("the same command again, which goes on at byte 4096")));
     }
 }

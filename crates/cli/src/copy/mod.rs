@@ -301,9 +301,9 @@ impl Job<'_> {
             let (count, how) = (SectorCount(whole / 512), self.how());
             let outcome = match &self.journal {
                 None => Box::pin(self.with_bar(whole, engine.copy(&from, &to, count, &how))).await,
-                Some((_, journal)) => {
+                Some((file, journal)) => {
                     let copying = engine.copy_noting(&from, &to, count, &how, journal, SETTLE_EVERY);
-                    let failed = |status| Failure::Failed(format!("keeping the journal failed: {}", words(status)));
+                    let failed = |why| file.not_noted(why, &legs, journal.state().settled);
                     Box::pin(self.with_bar(whole, Box::pin(copying))).await.map_err(failed)?
                 }
             };

@@ -10,6 +10,9 @@ use sha2::{Digest, Sha256};
 
 /// Takes bytes in order.
 pub trait Take {
+    /// Whether zeroes are taken without being sent.
+    const ZEROES: bool;
+
     /// Takes the next bytes.
     fn take(&mut self, bytes: &[u8]) -> Result<(), Error>;
 }
@@ -18,6 +21,8 @@ pub trait Take {
 pub struct Output;
 
 impl Take for Output {
+    const ZEROES: bool = false;
+
     fn take(&mut self, bytes: &[u8]) -> Result<(), Error> {
         std::io::stdout().lock().write_all(bytes)
     }
@@ -28,6 +33,8 @@ impl Take for Output {
 pub struct Hash(pub Sha256);
 
 impl Take for Hash {
+    const ZEROES: bool = true;
+
     fn take(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.0.update(bytes);
         Ok(())
@@ -82,7 +89,8 @@ impl<T: Take> Target for InOrder<T> {
     }
 
     fn limits(&self) -> Limits {
-        Limits { write_zeroes: Ability::No, discard: Ability::No, ..Limits::unlimited() }
+        let write_zeroes = if T::ZEROES { Ability::Native } else { Ability::No };
+        Limits { write_zeroes, discard: Ability::No, ..Limits::unlimited() }
     }
 
     fn sectors(&self) -> SectorCount {
@@ -90,24 +98,36 @@ impl<T: Take> Target for InOrder<T> {
     }
 
     fn submit(&self, bio: Bio) {
-        if bio.op() != Op::Write {
-            let status = if bio.op() == Op::Flush { Status::Ok } else { Status::Unsupported };
-            return bio.end(status);
-        }
         let mut state = self.state.borrow_mut();
         let State { taker, scratch, error } = &mut *state;
-        scratch.resize(usize::try_from(bio.bytes()).expect("a request fits memory"), 0);
-        bio.copy_out(scratch);
-        let status = match taker.take(scratch) {
-            Ok(()) => Status::Ok,
-            Err(found) => {
-                error.get_or_insert(found);
-                Status::IoError
+        let taken = match bio.op() {
+            Op::Write => {
+                scratch.resize(usize::try_from(bio.bytes()).expect("a request fits memory"), 0);
+                bio.copy_out(scratch);
+                taker.take(scratch)
             }
+            Op::WriteZeroes if T::ZEROES => take_zeroes(taker, bio.bytes()),
+            Op::Flush => Ok(()),
+            Op::Read | Op::Discard | Op::WriteZeroes => return bio.end(Status::Unsupported),
         };
+        let status = if taken.is_ok() { Status::Ok } else { Status::IoError };
+        if let Err(found) = taken {
+            error.get_or_insert(found);
+        }
         drop(state);
         bio.end(status);
     }
+}
+
+fn take_zeroes(taker: &mut impl Take, bytes: u64) -> Result<(), Error> {
+    let zeroes = [0; 16 << 10];
+    let mut left = bytes;
+    while left > 0 {
+        let step = left.min(zeroes.len() as u64);
+        taker.take(&zeroes[..usize::try_from(step).expect("a step is 16 KiB")])?;
+        left -= step;
+    }
+    Ok(())
 }
 
 /// What became of standard output, for people.

@@ -27,7 +27,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{Extent, Sector, SectorCount, allocation};
+use forebay_block::{Ability, Extent, Sector, SectorCount, allocation};
 use forebay_reactor::{BufferPool, Reactor};
 
 use super::options::Tuning;
@@ -266,7 +266,9 @@ impl CloneTarget {
             let (hole, alike) = self.ask_source(first).await;
             // While the source was asked, somebody else may have come first.
             if let Some(batch) = self.batch(first, hole, alike.min(end)) {
-                let bytes = if hole { 0 } else { self.extent(&batch.regions).count.to_bytes() };
+                // A hole costs what a destination without zeroes of its own is sent.
+                let free = hole && self.destination.target.limits().write_zeroes != Ability::No;
+                let bytes = if free { 0 } else { self.extent(&batch.regions).count.to_bytes() };
                 hydration.begin(bytes, self.reactor.now());
                 let jobs = self.batches.get().expect("jobs are made when the clone opens");
                 jobs.start((self.me(), batch));

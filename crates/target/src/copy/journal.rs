@@ -171,20 +171,20 @@ impl Journal {
 
     /// Notes every now and then how far a copy to `to` is that began at sector `first`. Ends only with
     /// an error. `busy` is set while a flush or a slot is on its way.
-    async fn keep(&self, engine: &Engine, watch: &Watch, first: u64, to: &[Leg], every: Duration, busy: &Cell<bool>) -> Status {
+    async fn keep(&self, engine: &Engine, watch: &Watch, first: u64, to: &[Leg], every: Duration, busy: &Cell<bool>) -> NotNoted {
         loop {
             engine.inner.reactor.sleep(every).await;
             busy.set(true);
             // Before the flush begins (I1).
             let settled = (first + watch.settled().0) * 512;
-            for leg in to {
+            for (number, leg) in to.iter().enumerate() {
                 let status = flush(&*leg.target).await.status();
                 if !status.is_ok() {
-                    return status;
+                    return NotNoted::Flush { leg: number, status };
                 }
             }
             if let Err(status) = self.settle(settled).await {
-                return status;
+                return NotNoted::Journal(status);
             }
             busy.set(false);
         }
@@ -193,6 +193,20 @@ impl Journal {
 
 fn block_memory(bytes: u32) -> Rc<Segments> {
     Segments::whole(Box::new(HeapMemory::new(bytes as usize, 4096)), bytes).expect("a block is not empty")
+}
+
+/// Why it could not be noted how far a copy is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotNoted {
+    /// A destination failed its flush: what was written to it since the last note may be lost.
+    Flush {
+        /// Its place in the list of destinations.
+        leg: usize,
+        /// How it ended.
+        status: Status,
+    },
+    /// The journal could not be written.
+    Journal(Status),
 }
 
 impl Engine {
@@ -204,7 +218,7 @@ impl Engine {
     /// who then has no more use for the journal.
     ///
     /// # Errors
-    /// That of a flush, or of a write to the journal. The copy is over by then, and may be resumed.
+    /// [`NotNoted`]. The copy is over by then, and may be resumed.
     ///
     /// # Panics
     /// Without a watch.
@@ -216,7 +230,7 @@ impl Engine {
         how: &How,
         journal: &Journal,
         every: Duration,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<Outcome, NotNoted> {
         let watch = how.watch.as_ref().expect("how far a copy is comes from its watch");
         let first = (journal.state().settled / 512).min(count.0);
         let behind = |leg: &Leg| Leg::new(Rc::clone(&leg.target), leg.sector + SectorCount(first));
@@ -245,14 +259,65 @@ impl Engine {
         .await;
         match (failed, outcome) {
             (None, Some(outcome)) => Ok(outcome),
-            (failed, _) => Err(failed.unwrap_or(Status::Aborted)),
+            (failed, _) => Err(failed.unwrap_or(NotNoted::Journal(Status::Aborted))),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU64;
+
+    use forebay_block::{Limits, Op, Target};
+    use forebay_reactor::{BufferPool, Reactor};
+
+    use super::super::Settings;
     use super::*;
+    use crate::below::testing::{Disk, JumpingClock};
+
+    /// A disk that writes and does not flush.
+    struct Forgetful(Rc<Disk>);
+
+    impl Target for Forgetful {
+        fn kind(&self) -> &'static str {
+            "forgetful"
+        }
+        fn limits(&self) -> Limits {
+            self.0.limits()
+        }
+        fn sectors(&self) -> SectorCount {
+            self.0.sectors()
+        }
+        fn submit(&self, bio: Bio) {
+            if bio.op() == Op::Flush { bio.end(Status::NoSpace) } else { self.0.submit(bio) }
+        }
+    }
+
+    #[test]
+    fn who_failed_is_told_and_nothing_is_noted() {
+        for on_journal in [false, true] {
+            let (reactor, pool) = (Reactor::new(Box::new(JumpingClock::default())), BufferPool::default());
+            let (good, bad) = (Disk::new(64), Rc::new(Forgetful(Disk::new(64))) as Rc<dyn Target>);
+            let leg = |target: Rc<dyn Target>| Leg::new(target, Sector(0));
+            let second = if on_journal { Disk::new(64) } else { bad };
+            let kept = Disk::new(16);
+            let rate = NonZeroU64::new(4096);
+            let engine = Engine::new(&reactor, &pool, &Settings { piece_bytes: 4096, rate, ..Settings::default() });
+            let how = How { watch: Some(Rc::default()), ..How::default() };
+            let run = async {
+                let journal = Journal::begin(Rc::clone(&kept) as Rc<dyn Target>, state(0)).await.unwrap();
+                kept.fails.set(if on_journal { Status::IoError } else { Status::Ok });
+                let (from, to) = (leg(Disk::new(64)), [leg(good), leg(second)]);
+                let every = Duration::from_secs(2);
+                let ended = Box::pin(engine.copy_noting(&from, &to, SectorCount(64), &how, &journal, every)).await;
+                (ended.err(), journal.state().settled)
+            };
+            let flush = NotNoted::Flush { leg: 1, status: Status::NoSpace };
+            let expected = if on_journal { NotNoted::Journal(Status::IoError) } else { flush };
+            assert_eq!(reactor.run(Box::pin(run)).unwrap(), (Some(expected), 0));
+            reactor.clear();
+        }
+    }
 
     fn state(number: u64) -> Settled {
         Settled { copy: 0x1234_5678_9ABC_DEF0, bytes: 1 << 40, settled: number << 20, number, zero: number % 2 == 1 }

@@ -45,7 +45,7 @@ use self::room::{Room, Rooms};
 use self::run::Run;
 use crate::event::Event;
 
-pub use self::journal::{Found, JOURNAL_BYTES, Journal, Settled};
+pub use self::journal::{Found, JOURNAL_BYTES, Journal, NotNoted, Settled};
 pub use self::outcome::{Outcome, Unwritten};
 pub use self::watch::{Progress, Watch, time_left};
 
@@ -66,7 +66,8 @@ pub struct Settings {
     /// Bytes that the pool may have lent to all its users when the engine takes more; beyond that,
     /// one slice at a time is copied from a buffer in reserve.
     pub pool_bytes_max: usize,
-    /// Most bytes per second that begin; `None` for no limit.
+    /// Most bytes per second that begin; `None` for no limit. Zeroes that are written count as what was read does; those
+    /// that destinations make by themselves do not.
     pub rate: Option<NonZeroU64>,
     /// What foreground I/O may take before copies step back; `None` for no rule. See
     /// [`Engine::foreground_ended`].
@@ -345,8 +346,9 @@ impl Engine {
         Bio::write_zeroes(extent).with(Flags { no_unmap: how.zeroes == Zeroes::Keep, ..Flags::default() })
     }
 
-    /// Zeroes `extent` of the copy at `leg`: without a payload where that is possible.
-    async fn zero_leg(&self, leg: &Leg, extent: Extent, how: &How) -> Status {
+    /// Zeroes `extent` of the copy at `leg`: without a payload where that is possible. What is written counts for the rate,
+    /// once for all destinations: in front of `counted` it has been.
+    async fn zero_leg(&self, leg: &Leg, extent: Extent, how: &How, counted: &mut Sector) -> Status {
         let mut status = Status::Unsupported;
         if leg.target.limits().write_zeroes != Ability::No {
             status = call(&*leg.target, self.bio_zeroes(leg, extent, how)).await.status();
@@ -366,6 +368,11 @@ impl Engine {
         while at < extent.end() {
             let left = extent.end().since(at).expect("looked at in the line before").to_bytes();
             let bytes = u32::try_from(left).unwrap_or(ZERO_BYTES).min(ZERO_BYTES);
+            let next = at + SectorCount(u64::from(bytes / 512));
+            if at >= *counted {
+                self.pace(u64::from(bytes), how).await;
+                *counted = next;
+            }
             let write = Bio::write(leg.sector + SectorCount(at.0), Rc::clone(zeroes), 0, bytes);
             let status = call(&*leg.target, write).await.status();
             if !status.is_ok() {
@@ -374,7 +381,7 @@ impl Engine {
             if let Some(watch) = &how.watch {
                 watch.add(|seen| seen.written += u64::from(bytes));
             }
-            at = at + SectorCount(u64::from(bytes / 512));
+            at = next;
         }
         Status::Ok
     }

@@ -296,8 +296,9 @@ impl Work<'_> {
                 watch.add(|seen| seen.skipped += slice.count.to_bytes() * self.to.len() as u64);
             }
         } else if clean {
+            let mut counted = slice.start;
             for (number, leg) in self.to.iter().enumerate() {
-                let status = engine.zero_leg(leg, slice, self.how).await;
+                let status = engine.zero_leg(leg, slice, self.how, &mut counted).await;
                 clean &= status.is_ok();
                 self.note(number, slice, status);
             }

@@ -346,6 +346,22 @@ fn zeroes_are_written_where_a_destination_cannot_zero() {
 }
 
 #[test]
+fn zeroes_that_are_written_keep_to_the_rate_and_those_that_are_asked_for_cost_nothing() {
+    let limits = |write_zeroes| Limits { write_zeroes, ..Limits::unlimited() };
+    let time = |to: &[Ability]| {
+        let bench = bench_with(&Settings { rate: NonZeroU64::new(1 << 20), ..small() });
+        let to: Vec<_> = to.iter().map(|ability| leg(&Disk::with_limits(8192, limits(*ability)))).collect();
+        let zero = async { bench.engine.zero(&to, SectorCount(8192), &How::default()).await };
+        assert!(bench.reactor.run(Box::pin(zero)).unwrap().is_ok());
+        bench.reactor.now().as_millis()
+    };
+    assert_eq!(time(&[Ability::Native]), 0);
+    let (one, two) = (time(&[Ability::No]), time(&[Ability::Native, Ability::No, Ability::No]));
+    assert!((2900..=4000).contains(&one), "4 MiB took {one} ms");
+    assert_eq!(one, two, "they count once, as what is read for several does");
+}
+
+#[test]
 fn slow_foreground_io_makes_slices_begin_later() {
     let bench = bench_with(&Settings { foreground: Some(Duration::from_millis(2)), ..small() });
     let (from, to) = (filled(64), marked(64));

@@ -199,6 +199,10 @@ impl Mirror {
             let seen = self.copied.count();
             self.copied.after(seen, None).await;
         }
+        // The piece of a scrub, whose repair is to be known by the log.
+        while self.begun.get() > 0 {
+            self.reactor.sleep(Duration::from_millis(1)).await;
+        }
         for bio in self.held.take() {
             bio.end(Status::IoError);
         }

@@ -215,3 +215,26 @@ fn a_suspend_waits_for_the_piece_of_a_scrub_and_the_scrub_for_the_resume() {
         assert_eq!(reports.get(), 2 * SECTORS);
     });
 }
+
+#[test]
+fn a_close_waits_for_the_piece_of_a_scrub_and_keeps_what_it_has_found() {
+    let rig = Rig::new(2);
+    rig.fill(1, 7);
+    rig.run(rig.setup(true, Sync::None, KEEP), async |mirror| {
+        rig.legs[0].hold.set(true);
+        let scrubbing = Rc::clone(mirror);
+        assert!(mirror.reactor.spawn(async move { drop(scrubbing.scrub(true).await) }));
+        mirror.reactor.sleep(Duration::from_millis(1)).await;
+        assert_eq!(rig.legs[0].held(), 1);
+        let (closing, closed) = (Rc::clone(mirror), Rc::new(Cell::new(false)));
+        let told = Rc::clone(&closed);
+        assert!(mirror.reactor.spawn(async move { told.set(closing.close().await.is_ok()) }));
+        mirror.reactor.sleep(Duration::from_secs(1)).await;
+        assert_eq!((rig.legs[0].held(), closed.get()), (1, false), "nothing is flushed before the piece is over");
+        rig.legs[0].hold.set(false);
+        rig.legs[0].end_held(0);
+        mirror.reactor.sleep(Duration::from_secs(1)).await;
+        assert!(closed.get());
+        assert_eq!(rig.logged().0, 0, "every region differs, and is copied by whoever opens it next");
+    });
+}
