@@ -268,7 +268,7 @@ impl Engine {
 mod tests {
     use std::num::NonZeroU64;
 
-    use forebay_block::{Limits, Op, Target};
+    use forebay_block::{Limits, Op};
     use forebay_reactor::{BufferPool, Reactor};
 
     use super::super::Settings;
@@ -299,7 +299,7 @@ mod tests {
             let (reactor, pool) = (Reactor::new(Box::new(JumpingClock::default())), BufferPool::default());
             let (good, bad) = (Disk::new(64), Rc::new(Forgetful(Disk::new(64))) as Rc<dyn Target>);
             let leg = |target: Rc<dyn Target>| Leg::new(target, Sector(0));
-            let second = if on_journal { Disk::new(64) } else { bad };
+            let second: Rc<dyn Target> = if on_journal { Disk::new(64) } else { bad };
             let kept = Disk::new(16);
             let rate = NonZeroU64::new(4096);
             let engine = Engine::new(&reactor, &pool, &Settings { piece_bytes: 4096, rate, ..Settings::default() });

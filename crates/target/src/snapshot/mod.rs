@@ -50,6 +50,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
+use std::time::Duration;
 
 use forebay_block::{Ability, Bio, Extent, Limits, Op, Sector, SectorCount, Status, Target};
 use forebay_reactor::{BufferPool, JobPool, Reactor};
@@ -73,8 +74,10 @@ const REQUESTS_MAX: usize = 256;
 const COPIES_MAX: usize = 2048;
 /// The default of a chunk, sectors.
 const CHUNK_DEFAULT: u64 = 32;
-/// How often the mark of an invalid store is written before it is given up.
+/// How often the mark of an invalid store is tried before the origin goes on without it.
 const MARK_TRIES: u32 = 3;
+/// When it is tried again then, and again.
+const MARK_AGAIN: Duration = Duration::from_secs(10);
 
 /// What a snapshot is made of.
 pub struct Setup {
@@ -150,6 +153,8 @@ pub struct Snapshot {
     condition: Cell<Condition>,
     /// The store is still to be marked as invalid (I4).
     mark_due: Cell<bool>,
+    /// It could not be, and the origin has gone on: it is tried now and then.
+    unmarked: Cell<bool>,
     closed: Cell<bool>,
     commits: Cell<u64>,
     /// The committer has something to do.
@@ -197,6 +202,7 @@ pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<
         ready: RefCell::default(),
         condition: Cell::new(if valid { Condition::Active } else { Condition::Invalid }),
         mark_due: Cell::new(false),
+        unmarked: Cell::new(false),
         closed: Cell::new(false),
         commits: Cell::new(0),
         work: Event::default(),
@@ -205,7 +211,7 @@ pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<
         parked: Parked::default(),
         jobs: reactor.job_pool(REQUESTS_MAX, |(snapshot, bio): (Rc<Snapshot>, Bio)| snapshot.later(bio)),
     });
-    if !reactor.spawn(Rc::clone(&snapshot).committer()) {
+    if !reactor.spawn(Rc::clone(&snapshot).committer(reactor.clone())) {
         return Err(BuildError::TooManyTasks { kind: "snapshot" }.into());
     }
     origin.join(&snapshot);
@@ -264,6 +270,7 @@ impl Snapshot {
             self.settled.after(self.settled.count(), None).await;
             self.origin.quiet().await;
         }
+        self.mark_once().await;
         self.closed.set(true);
         self.work.raise();
         self.origin.leave(self);
@@ -394,7 +401,7 @@ impl Snapshot {
     }
 
     /// The task that makes groups of chunks durable, one at a time, until the snapshot closes (I3).
-    async fn committer(self: Rc<Self>) {
+    async fn committer(self: Rc<Self>, reactor: Reactor) {
         while !self.closed.get() {
             let seen = self.work.count();
             if self.mark_due.get() {
@@ -402,7 +409,8 @@ impl Snapshot {
                 continue;
             }
             if self.ready.borrow().is_empty() {
-                self.work.after(seen, None).await;
+                self.work.after(seen, self.unmarked.get().then(|| reactor.sleep(MARK_AGAIN))).await;
+                self.mark_once().await;
                 continue;
             }
             let mut batch: Vec<Exception> = self.durable_data();
@@ -433,20 +441,24 @@ impl Snapshot {
         durable.map(|(exception, _)| exception).collect()
     }
 
-    /// Marks the store as invalid.
+    /// Marks the store as invalid, if that is possible now.
     async fn mark(&self) {
-        let mut status = Status::Ok;
+        self.unmarked.set(true);
         for _ in 0..MARK_TRIES {
-            status = self.store.invalidate().await;
-            if status.is_ok() {
-                break;
-            }
+            self.mark_once().await;
         }
-        if !status.is_ok() {
-            tracing::error!("snapshot: its store could not be marked as invalid: do not use it again");
+        if self.unmarked.get() {
+            tracing::error!("snapshot: its store could not be marked as invalid, which is tried on: do not use it again");
         }
         self.mark_due.set(false);
         self.settled.raise();
+    }
+
+    async fn mark_once(&self) {
+        if self.unmarked.get() && self.store.invalidate().await.is_ok() {
+            self.unmarked.set(false);
+            tracing::info!("snapshot: its store is marked as invalid");
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod flushes;
+mod failing;
 mod merging;
 mod rig;
 mod store;

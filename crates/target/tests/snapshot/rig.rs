@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use forebay_block::SectorCount;
-use forebay_reactor::BufferPool;
+use forebay_reactor::{BufferPool, Reactor};
 use forebay_target::snapshot::options::{Discards, StoreKind};
 use forebay_target::snapshot::{Origin, OriginFront, Setup, Snapshot, SnapshotError, open};
 
@@ -39,6 +39,7 @@ pub struct Rig {
 
 /// One life.
 pub struct Life {
+    pub reactor: Reactor,
     pub front: OriginFront,
     pub snapshots: Vec<Rc<Snapshot>>,
 }
@@ -74,7 +75,7 @@ impl Rig {
                 snapshots.push(open(&reactor, &pool, setup).await?);
             }
             let front = OriginFront::new(Rc::clone(&origin), sectors).unwrap();
-            Ok(body(&Life { front, snapshots }).await)
+            Ok(body(&Life { reactor: reactor.clone(), front, snapshots }).await)
         };
         let result = reactor.run(run).unwrap();
         reactor.clear();

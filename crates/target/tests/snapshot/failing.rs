@@ -1,4 +1,5 @@
-//! Flushes of a store's device: one at a time, since of two side by side the one may take the error of the other.
+//! Stores whose device fails: flushes go one at a time, since of two side by side the one may take the error of the
+//! other; and a store is marked as lost as soon as that is possible.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,7 +10,7 @@ use forebay_reactor::BufferPool;
 use forebay_target::snapshot::options::Discards;
 use forebay_target::snapshot::{Condition, Origin, OriginFront, Setup, open};
 
-use crate::rig::P;
+use crate::rig::{P, Rig, Wish};
 use crate::support::{MemoryDisk, payload, platter, reactor, write};
 
 /// A disk that holds flushes back until it is told how they end.
@@ -97,4 +98,28 @@ fn a_commit_does_not_believe_its_flush_while_one_of_a_client_may_fail() {
 #[test]
 fn nor_while_a_write_that_is_to_be_durable_at_once_may_fail() {
     a_failing_flush_of_a_client(true);
+}
+
+#[test]
+fn a_store_that_is_gone_is_marked_when_it_comes_back_and_the_origin_does_not_wait_for_that() {
+    for by_close in [false, true] {
+        let wish = Wish::new(P, 8, 64);
+        let rig = Rig::new(1024, std::slice::from_ref(&wish));
+        rig.run(async |life| {
+            wish.cow.borrow_mut().bad.extend([(Op::Write, 0), (Op::Write, 16)]);
+            assert_eq!(write(&life.front, 0, &[7; 512], false).await, Status::Ok);
+            assert_eq!((life.status(0).as_str(), wish.cow.borrow().bytes[4]), ("Invalid", 1));
+            if by_close {
+                wish.cow.borrow_mut().bad.clear();
+                life.snapshots[0].close().await;
+            } else {
+                life.reactor.sleep(Duration::from_mins(1)).await;
+                assert_eq!(wish.cow.borrow().bytes[4], 1);
+                wish.cow.borrow_mut().bad.clear();
+                life.reactor.sleep(Duration::from_secs(11)).await;
+            }
+        });
+        assert_eq!(wish.cow.borrow().bytes[4], 0);
+        rig.run(async |life| assert_eq!(life.status(0), "Invalid"));
+    }
 }
