@@ -308,3 +308,16 @@ fn sizes_count_as_they_are_once_an_end_is_locked() {
     let ended = resized_meanwhile(&[&source, &new], &source, 2 * MIB, 5);
     assert!(ended.code == 1 && !ended.stderr.contains("panicked") && !Path::new(&new).exists(), "{}", ended.stderr);
 }
+
+#[test]
+fn standard_input_is_read_ahead_while_what_came_is_written() {
+    let scratch = Scratch::new();
+    // Nobody reads the output yet. One piece at a time, and two pipes, would hold three quarters of what comes.
+    let script = format!(
+        "cd {}; head -c 262144 /dev/urandom > data; mkfifo in out; exec 3<>out; \
+         {} copy - - --request-size 64K <in >out & timeout 30 cat data >in && head -c 262144 <&3 | cmp - data && wait $!",
+        scratch.path().display(),
+        binary()
+    );
+    run::ok(60, &["bash", "-c", &script]);
+}

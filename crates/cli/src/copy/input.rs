@@ -1,19 +1,25 @@
 //! A copy from standard input, whose length nobody knows beforehand.
 //!
 //! ```text
-//!   read a piece ─▶ zeroes? ─▶ written to each destination in turn ─▶ … end ─▶ durable
+//!   a thread: read a piece, and the next, … ──▶ zeroes? ─▶ written to each destination in turn ─▶ … end ─▶ durable
 //! ```
 //!
 //! New files grow with what comes; what is there already must be large enough, which shows only when it
-//! is full, and keeps what lies behind the last byte. One piece is on its way at a time: a pipe is seldom faster than
-//! what it ends in.
+//! is full, and keeps what lies behind the last byte. Pieces are whole blocks of all destinations. While one is written,
+//! the next ones are read.
 
+use std::collections::VecDeque;
 use std::io::{Error, Read, Write};
+use std::mem::ManuallyDrop;
 use std::num::NonZeroU64;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::Duration;
 
+use forebay::block::Target;
 use forebay::{BufferPool, Devices, FileOptions, Reactor};
+use forebay_reactor::Helper;
+use forebay_reactor::mailbox::Mailbox;
 
 use super::bar::Bar;
 use super::ends::{self, Destination, End, Opening, Source};
@@ -50,8 +56,14 @@ async fn end(to: &Destination, bytes: u64) -> Result<(), Failure> {
     to.sync().await
 }
 
+/// Pieces on their way: one is written while the others are read or wait for that.
+const PIECES: usize = 3;
+
+/// A piece, and how many bytes of it came: fewer than it has room for at the end only.
+type Piece = (Vec<u8>, Result<usize, Error>);
+
 /// Reads until `piece` is full or the input ends.
-fn fill(piece: &mut [u8]) -> Result<usize, Error> {
+fn fill(mut piece: Vec<u8>) -> Piece {
     let mut input = std::io::stdin().lock();
     let mut filled = 0;
     while filled < piece.len() {
@@ -59,10 +71,54 @@ fn fill(piece: &mut [u8]) -> Result<usize, Error> {
             Ok(0) => break,
             Ok(bytes) => filled += bytes,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) => return (piece, Err(error)),
         }
     }
-    Ok(filled)
+    (piece, Ok(filled))
+}
+
+/// Standard input, read ahead by a thread.
+struct Input<'a> {
+    reactor: &'a Reactor,
+    /// Never dropped: that would wait for input that may not come. The thread ends with the process.
+    thread: ManuallyDrop<Helper<Vec<u8>, Piece>>,
+    ahead: VecDeque<Mailbox<Piece>>,
+}
+
+impl<'a> Input<'a> {
+    fn new(reactor: &'a Reactor, piece_bytes: usize) -> Result<Self, Failure> {
+        let thread = ManuallyDrop::new(Helper::new("forebay-input"));
+        let mut input = Self { reactor, thread, ahead: VecDeque::new() };
+        for _ in 0..PIECES {
+            input.read_into(vec![0; piece_bytes])?;
+        }
+        Ok(input)
+    }
+
+    /// Has a piece read, behind those that are being read.
+    fn read_into(&mut self, piece: Vec<u8>) -> Result<(), Failure> {
+        let asked = self.thread.ask(self.reactor, piece, || Ok(fill));
+        self.ahead.push_back(asked.map_err(|error| not_read(&error))?);
+        Ok(())
+    }
+
+    /// The next piece.
+    async fn next(&mut self) -> Result<(Vec<u8>, usize), Failure> {
+        let mut place = self.ahead.pop_front().expect("a piece is given back before the next one is asked for");
+        let (piece, filled) = place.receive().await.ok_or_else(|| not_read(&Error::other("the thread that reads it is gone")))?;
+        Ok((piece, filled.map_err(|error| not_read(&error))?))
+    }
+}
+
+fn not_read(error: &Error) -> Failure {
+    Failure::because("reading standard input", error)
+}
+
+/// Size of a piece for requests of `request` bytes: whole blocks of all `targets`.
+fn piece_bytes<'a>(request: u32, targets: impl Iterator<Item = &'a Rc<dyn Target>>) -> usize {
+    // Blocks are powers of two, so that the largest is a multiple of all.
+    let block = targets.map(|target| target.limits().logical_bytes).max().unwrap_or(1);
+    request.next_multiple_of(block) as usize
 }
 
 /// When `bytes` may have come at `rate`.
@@ -81,10 +137,11 @@ pub async fn copy(reactor: &Reactor, pool: &BufferPool, flags: &CopyFlags) -> Ou
     let destinations = ends::open_all(looked, how)?;
     let mut hash = flags.checksum.then(Hash::default);
     let mut bar = Bar::new(flags.progress);
-    let mut piece = vec![0; flags.request_size as usize];
+    let targets = destinations.iter().filter_map(|to| to.target.as_ref());
+    let mut input = Input::new(reactor, piece_bytes(flags.request_size, targets))?;
     let (begun, mut at) = (reactor.now(), 0);
     loop {
-        let filled = fill(&mut piece).map_err(|error| Failure::because("reading standard input", &error))?;
+        let (piece, filled) = input.next().await?;
         let bytes = &piece[..filled];
         let zero = bytes.iter().all(|&byte| byte == 0);
         for to in destinations.iter().filter(|_| filled > 0) {
@@ -105,6 +162,7 @@ pub async fn copy(reactor: &Reactor, pool: &BufferPool, flags: &CopyFlags) -> Ou
         if let Some(rate) = flags.rate {
             reactor.sleep_until(begun.saturating_add(due(at, rate))).await;
         }
+        input.read_into(piece)?;
     }
     if let Some(bar) = bar {
         bar.end();
@@ -116,4 +174,23 @@ pub async fn copy(reactor: &Reactor, pool: &BufferPool, flags: &CopyFlags) -> Ou
         say(&format!("{}  -\n", hash.text()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay::block::SectorCount;
+    use forebay::{Engine, engine};
+    use forebay_device::RamDevice;
+
+    use super::*;
+
+    #[test]
+    fn pieces_are_whole_blocks_of_all_destinations() {
+        let reactor = Reactor::new(engine(Engine::Threads).unwrap());
+        let disk: Rc<dyn Target> = RamDevice::new(&reactor, SectorCount(8)).unwrap();
+        assert_eq!(disk.limits().logical_bytes, 512);
+        assert_eq!(piece_bytes(5000, std::iter::once(&disk)), 5120);
+        assert_eq!(piece_bytes(5120, [&disk, &disk].into_iter()), 5120);
+        assert_eq!(piece_bytes(5000, std::iter::empty()), 5000);
+    }
 }

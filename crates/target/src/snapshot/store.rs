@@ -19,11 +19,11 @@ use forebay_block::replant::{Bug, planted};
 use forebay_block::{Bio, Flags, Sector, Status, Target, call};
 use forebay_reactor::{Buffer, BufferPool};
 
+use super::SnapshotError;
 use super::disk::format::{ENTRY_BYTES, FIRST_DATA, HEADER_BYTES};
 use super::disk::round::{self, blank_area, block_bytes, entry_offset, plan};
 use super::disk::{Exception, Header, Layout, List, Piece, Position};
 use super::flushes::Flushes;
-use super::SnapshotError;
 use crate::below::check_multiple;
 
 /// Largest request of metadata, bytes.

@@ -337,7 +337,7 @@ fn a_merge_that_waits_for_its_turn_is_closed_at_once() {
     let run = async {
         let merge = merge(&reactor, &pool, setup).await.unwrap();
         merge.begin();
-        reactor.sleep(Duration::from_secs(10)).await;
+        reactor.sleep(Duration::from_millis(10_400)).await;
         let (left, now) = (merge.status().left, reactor.now());
         assert!((289..295).contains(&left), "a chunk a second: {left}");
         merge.close().await;
