@@ -160,6 +160,7 @@ impl Zram {
             "mem_limit" => {
                 let bytes = size(value).ok_or_else(|| wrong("a size such as 256M, or 0 for none"))?;
                 self.pages.borrow_mut().frames_limit = (bytes > 0).then(|| bytes.div_ceil(PAGE_BYTES));
+                self.tell_of_room();
             }
             "mem_used_max" if value == "0" => {
                 let mut pages = self.pages.borrow_mut();
@@ -225,10 +226,11 @@ impl Zram {
         self.exchange(priority, &CodecParams { algorithm, level: params.level, dictionary })
     }
 
-    /// Whether a request waits for the backing device, or for packers.
+    /// Whether a request waits for the backing device, for packers, or for room.
     pub(super) fn is_serving(&self) -> bool {
         self.wide.as_ref().is_some_and(super::Wide::is_busy)
-            || [&self.reads, &self.changes].iter().any(|jobs| jobs.get().is_some_and(|jobs| jobs.running() > 0))
+            || self.reads.get().is_some_and(|jobs| jobs.running() > 0)
+            || self.changes.get().is_some_and(|jobs| jobs.running() > 0)
     }
 
     fn exchange(&self, priority: Priority, params: &CodecParams) -> Result<(), AttributeError> {

@@ -13,7 +13,7 @@
 //! What comes before: the table row that the disk serves (`block/target.rs`). What comes after: the
 //! backing device, where there is one. A request over pages in memory is served where it is submitted,
 //! and ends at once; one over pages that were written back is a job, and so is a large write where there
-//! are packers.
+//! are packers, and a write that waits until a rule has made room.
 //!
 //! 1. Pages are 4096 bytes. A request that covers a page in part reads it, changes it, and writes it
 //!    whole; nothing can come between, since the page is in memory then and no step waits. Ranges are
@@ -132,6 +132,9 @@ fn add(counter: &Cell<u64>, more: u64) {
     counter.set(counter.get() + more);
 }
 
+/// A change that cannot be made at once, and what is left of it.
+type Change = (Rc<Zram>, Bio, BvecIter);
+
 /// A compressed RAM disk.
 pub struct Zram {
     this: Weak<Zram>,
@@ -152,7 +155,7 @@ pub struct Zram {
     /// Nothing is written back any more.
     closed: Cell<bool>,
     reads: OnceCell<JobPool<(Rc<Zram>, Bio)>>,
-    changes: OnceCell<JobPool<(Rc<Zram>, Bio)>>,
+    changes: OnceCell<JobPool<Change>>,
     batches: OnceCell<JobPool<(Rc<Zram>, Batch)>>,
     discards: OnceCell<JobPool<(Rc<Zram>, Vec<BlockRun>)>>,
 }
@@ -247,7 +250,7 @@ impl Zram {
         if disk.backing.is_some() {
             let (reads, changes) = (&disk.reads, &disk.changes);
             reads.get_or_init(|| reactor.job_pool(JOBS_MAX, |(disk, bio): (Rc<Self>, Bio)| disk.read_away(bio)));
-            changes.get_or_init(|| reactor.job_pool(JOBS_MAX, |(disk, bio): (Rc<Self>, Bio)| disk.change_away(bio)));
+            changes.get_or_init(|| reactor.job_pool(JOBS_MAX, |(disk, bio, left): Change| disk.change_later(bio, left)));
             disk.batches.get_or_init(|| reactor.job_pool(BATCHES_MAX, backing::write_batch));
             disk.discards.get_or_init(|| reactor.job_pool(1, backing::discard));
         }
@@ -285,19 +288,17 @@ impl Zram {
         Ok(())
     }
 
-    fn write(&self, bio: &Bio) -> Result<(), PageError> {
-        self.write_part(bio.segments().expect("a write has a payload"), bio.iter())
-    }
-
-    /// Writes a part of a request, page by page.
-    fn write_part(&self, segments: &Segments, iter: BvecIter) -> Result<(), PageError> {
+    /// Writes what is `left` of a request, page by page; where one fails, that and those behind it are left.
+    fn write_part(&self, segments: &Segments, left: &mut BvecIter) -> Result<(), PageError> {
         let (mut pages, now_s) = (self.pages.borrow_mut(), self.now_s());
-        for stretch in (Stretches { iter, segments: Some(segments) }) {
+        for stretch in (Stretches { iter: *left, segments: Some(segments) }) {
+            let bytes = stretch.iter.bytes;
             if !stretch.is_whole() {
                 pages.read(stretch.page, now_s)?;
             }
             bvec::copy_out(segments, stretch.iter, &mut pages.page[stretch.inside]);
             pages.write(stretch.page, now_s)?;
+            left.advance(Some(segments), bytes).expect("inside the request");
         }
         Ok(())
     }
@@ -326,11 +327,12 @@ impl Zram {
         Ok(())
     }
 
-    /// Carries out a request over pages that are in memory, as far as it depends on their content.
-    fn serve(&self, bio: &Bio) -> Result<(), PageError> {
+    /// Carries out a request over pages that are in memory, as far as it depends on their content; of a write what is
+    /// `left`, which is what was not written afterwards.
+    fn serve_left(&self, bio: &Bio, left: &mut BvecIter) -> Result<(), PageError> {
         match bio.op() {
             Op::Read => self.read(bio),
-            Op::Write => self.write(bio),
+            Op::Write => self.write_part(bio.segments().expect("a write has a payload"), left),
             Op::Discard => self.clear(bio, false),
             Op::WriteZeroes => self.clear(bio, true),
             Op::Flush => Ok(()),
@@ -348,6 +350,7 @@ impl Zram {
         }
         if !matches!(bio.op(), Op::Read | Op::Flush) {
             self.door.count_change();
+            self.tell_of_room();
         }
         if bio.op() == Op::Write {
             self.note_growth();
@@ -443,16 +446,18 @@ impl Target for Zram {
         {
             return wide.begin(self.this.upgrade().expect("a target is held by whoever submits to it"), bio, lock);
         }
-        let jobs = match bio.op() {
-            Op::Read if self.is_away(&bio) => &self.reads,
-            Op::Write | Op::WriteZeroes if self.edge_away(&bio).is_some() => &self.changes,
-            _ => {
-                let done = self.serve(&bio);
-                return self.end(bio, done);
-            }
-        };
-        let this = self.this.upgrade().expect("a target is held by whoever submits to it");
-        jobs.get().expect("pages are away only with a backing device").start((this, bio));
+        let this = || self.this.upgrade().expect("a target is held by whoever submits to it");
+        if bio.op() == Op::Read && self.is_away(&bio) {
+            return self.reads.get().expect("pages are away only with a backing device").start((this(), bio));
+        }
+        let mut left = bio.iter();
+        let changes = matches!(bio.op(), Op::Write | Op::WriteZeroes);
+        let later = changes && (self.has_line() || self.edge_away(bio.op(), &left).is_some());
+        let done = if later { Err(PageError::NoSpace) } else { self.serve_left(&bio, &mut left) };
+        if later || (bio.op() == Op::Write && done == Err(PageError::NoSpace) && self.makes_room()) {
+            return self.changes.get().expect("only a backing device makes changes wait").start((this(), bio, left));
+        }
+        self.end(bio, done);
     }
 }
 

@@ -16,7 +16,7 @@
 //! | `promote` | `yes`: pages that are read come back into memory, within `mem_limit` and `spill_at` | `no` |
 //! | `discard` | `no`: blocks that became free are not discarded | `yes`, where the device can |
 //! | `idle_after` | seconds after which a page is written back that nobody asked for | never |
-//! | `spill_at` | percent of `mem_limit` in use at which the largest pages are, 11 to 100 | never |
+//! | `spill_at` | percent of `mem_limit` in use at which the largest pages are, 11 to 100; writes wait for room then | never |
 //! | `spill_rate` | most bytes that these two write in a second | any |
 //! | `spill_daily` | and in a day | any |
 //! | `recomp` | codecs that make objects smaller later, up to 3, as in `zstd,zstd:19` | none |

@@ -1,9 +1,9 @@
-//! Reads of pages that were written back, and changes to parts of them.
+//! Reads of pages that were written back.
 //!
 //! ```text
 //!   read     what is in memory or was read ahead is copied at once; the rest by one request for each
 //!            run of blocks, all at the same time, with what the reader will ask for next
-//!   change   the pages that it covers in part are brought back to memory first
+//!   change   the pages that it covers in part are brought back to memory first (room.rs)
 //! ```
 //!
 //! 1. Blocks are held from the look into the table to the end of the read, so what arrives is the
@@ -11,11 +11,10 @@
 //! 2. A page is brought back only if it is still where it was: who wrote it meanwhile wins. One that
 //!    was read comes back only within the memory limit and below the mark at which pages are spilled.
 
-use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::bio::Call;
-use forebay_block::{Bio, Op, Sector, bvec, call};
+use forebay_block::{Bio, Sector, bvec, call};
 use forebay_reactor::Buffer;
 
 use super::super::memory::PAGE;
@@ -214,31 +213,6 @@ impl Zram {
         let mut pages = self.pages.borrow_mut();
         let blocks = pages.blocks.as_mut().expect("a page is away only with a backing device");
         (fetch.first..).take(fetch.bytes() / PAGE).for_each(|block| blocks.let_go(block));
-    }
-
-    /// Serves a write, or zeroes, over pages that are away in part.
-    pub(in super::super) async fn change_away(self: Rc<Self>, bio: Bio) {
-        let mut done = Ok(());
-        while let (Ok(()), Some(page)) = (done, self.edge_away(&bio)) {
-            done = self.bring_back(page).await;
-        }
-        if self.door.holds(bio.op()) {
-            return self.door.park(bio);
-        }
-        // Nothing waits between the last look and the change.
-        let done = done.and_then(|()| self.serve(&bio));
-        self.end(bio, done);
-    }
-
-    /// A page that is away and that `bio` changes in part.
-    pub(in super::super) fn edge_away(&self, bio: &Bio) -> Option<u64> {
-        if !matches!(bio.op(), Op::Write | Op::WriteZeroes) {
-            return None;
-        }
-        let (start, end) = (bio.sector().to_bytes(), bio.sector().to_bytes() + bio.bytes());
-        let edges = [start, end].into_iter().filter(|at| !at.is_multiple_of(PAGE_BYTES)).map(|at| at / PAGE_BYTES);
-        let pages = self.pages.borrow();
-        edges.into_iter().find(|&page| pages.any_away(Range { start: page, end: page + 1 }))
     }
 
     /// Reads a page and keeps it in memory, if it is still away then.

@@ -4,7 +4,7 @@
 //!   select.rs   which pages leave          writeback.rs   gathers them, writes them, lets memory go
 //!   blocks.rs   where they go              fetch.rs       reads them again
 //!   policy.rs   when, without a command         ahead.rs     and what will be asked for next
-//!   discard.rs  blocks that nobody needs
+//!   discard.rs  blocks that nobody needs        room.rs      changes that wait for one of these
 //! ```
 //!
 //! Invariants:
@@ -19,6 +19,7 @@ pub(super) mod blocks;
 mod discard;
 mod fetch;
 mod policy;
+mod room;
 pub(super) mod select;
 mod writeback;
 

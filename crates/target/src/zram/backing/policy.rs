@@ -11,6 +11,8 @@
 //!   worth can be saved up, no more.
 //! - I2: a disk that holds nothing in memory sets no timer.
 //! - I3: the writeback limit of the disk holds for the rules as for commands.
+//! - I4: where `spill_at` is given, changes that find memory full wait in line (`room.rs`); a pass of the rules that
+//!   let nothing go, for more than a rate or a command in its way, sends them off with an error.
 //!
 //! Times are those of the reactor's clock; a day begins when the disk does.
 
@@ -20,8 +22,10 @@ use std::time::Duration;
 
 use super::super::Zram;
 use super::super::memory::PAGE;
+use super::WritebackError;
 use super::select::{Mode, Selection};
 use crate::event::Event;
+use crate::lock::{Lock, LockRange, RangeLocks};
 
 /// Percent of the memory limit below `spill_at` at which a spill ends.
 const SPILL_DEPTH: u64 = 10;
@@ -76,13 +80,18 @@ impl Allowance {
         }
     }
 
-    /// Pages that may be written now.
-    fn pages(&mut self, now: Duration) -> u64 {
+    /// Pages that may be written today.
+    fn today(&mut self, now: Duration) -> u64 {
         let day = now.as_nanos() / DAY.as_nanos();
         if day != self.day {
             (self.day, self.spent_today) = (day, 0);
         }
-        let daily = self.daily_pages.map_or(u64::MAX, |daily| daily.saturating_sub(self.spent_today));
+        self.daily_pages.map_or(u64::MAX, |daily| daily.saturating_sub(self.spent_today))
+    }
+
+    /// Pages that may be written now.
+    fn pages(&mut self, now: Duration) -> u64 {
+        let daily = self.today(now);
         let Some(rate) = self.rate_pages else { return daily };
         let earned = now.saturating_sub(self.saved_at).as_nanos() * u128::from(rate);
         self.saved = (self.saved + earned).min(u128::from(rate) * 1_000_000_000);
@@ -107,11 +116,29 @@ enum Rest {
     HeldBack,
 }
 
+/// What the rules wanted to write, and did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Held {
+    Nothing,
+    /// A rate held it back, or a command that runs.
+    ForNow,
+    /// The day's amount is spent, or the disk's limit; the device is full, or failed.
+    Longer,
+}
+
 /// The rules at work.
 pub(in super::super) struct Policy {
     rules: Rules,
     allowance: RefCell<Allowance>,
     rest: Cell<Rest>,
+    /// Changes that found memory full: one has its turn.
+    line: RangeLocks,
+    /// Passes that looked for room and are over.
+    passes: Cell<u64>,
+    /// The last of them that let nothing go, and would hardly let go more were it repeated; 0 for none.
+    stuck: Cell<u64>,
+    /// There may be more room than before, or none will be made.
+    pub(super) room: Event,
     /// Something came into memory, or the disk closes.
     pub(in super::super) work: Rc<Event>,
 }
@@ -119,7 +146,45 @@ pub(in super::super) struct Policy {
 impl Policy {
     pub(in super::super) fn new(rules: Rules, now: Duration) -> Self {
         let allowance = RefCell::new(Allowance::new(&rules, now));
-        Self { rules, allowance, rest: Cell::new(Rest::Request), work: Rc::default() }
+        Self {
+            rules,
+            allowance,
+            rest: Cell::new(Rest::Request),
+            line: RangeLocks::new(),
+            passes: Cell::new(0),
+            stuck: Cell::new(0),
+            room: Event::default(),
+            work: Rc::default(),
+        }
+    }
+
+    /// Whether a change that finds memory full may wait.
+    pub(super) fn makes_room(&self) -> bool {
+        self.rules.spill_percent.is_some()
+    }
+
+    /// Whether changes wait.
+    pub(super) fn has_line(&self) -> bool {
+        self.line.in_use() != (0, 0)
+    }
+
+    /// The turn of a change comes behind those that stand in line already.
+    pub(super) fn stand_in_line(&self) -> Lock {
+        self.line.lock(LockRange::new(0, 1))
+    }
+
+    /// Whoever has its turn found no room: the rules look at once, or are about to. Returns the number of passes until
+    /// now; `None` when there is no hope, since a pass made no room behind the one that was `asked` for last.
+    pub(super) fn ask_for_room(&self, asked: Option<u64>) -> Option<u64> {
+        let (resting, passes) = (self.rest.get() == Rest::HeldBack, self.passes.get());
+        let hopeless = asked.map_or(resting && passes > 0 && self.stuck.get() == passes, |asked| self.stuck.get() > asked);
+        if hopeless {
+            return None;
+        }
+        if !resting {
+            self.work.raise();
+        }
+        Some(passes)
     }
 
     /// Pages of memory in use at which a spill begins.
@@ -164,46 +229,66 @@ pub(in super::super) async fn follow(disk: Weak<Zram>) {
 impl Zram {
     /// Writes back what the rules say now.
     async fn apply(&self, policy: &Policy) -> Rest {
-        let mut held_back = false;
-        let limit = self.pages.borrow().frames_limit;
-        let mut used = self.pages.borrow().frames_used();
-        if let Some(high) = policy.high(limit).filter(|high| used > *high) {
-            let low = high.saturating_sub(limit.unwrap_or(0) * SPILL_DEPTH / 100);
-            // A compressed page that leaves frees less than a page of memory.
-            while used > low && !held_back && !self.closed.get() {
-                let before = self.status().backing_writes;
-                held_back = !self.spend(policy, Mode::Any, used - low).await;
-                used = self.pages.borrow().frames_used();
-                if self.status().backing_writes == before {
-                    break;
-                }
-            }
-        }
+        let mut held = self.spill(policy).await;
         if let Some(age_s) = policy.rules.idle_after_s {
             if let Some(before_s) = self.now_s().checked_sub(age_s) {
                 self.pages.borrow_mut().mark_idle(Some(before_s));
-                held_back |= !self.spend(policy, Mode::Idle, u64::MAX).await;
+                held = held.max(self.spend(policy, Mode::Idle, u64::MAX).await);
             }
-            if !held_back && self.pages.borrow().frames_used() > 0 {
+            if held == Held::Nothing && self.pages.borrow().frames_used() > 0 {
                 return Rest::Age(Duration::from_secs(u64::from(age_s).div_ceil(4).clamp(1, 60)));
             }
         }
-        if held_back { Rest::HeldBack } else { Rest::Request }
+        if held == Held::Nothing { Rest::Request } else { Rest::HeldBack }
     }
 
-    /// Writes up to `most` pages back; false when a rate, a limit or an error held some back.
-    async fn spend(&self, policy: &Policy, mode: Mode, most: u64) -> bool {
-        let allowed = policy.allowance.borrow_mut().pages(self.reactor.now());
+    /// Writes the largest pages back where memory in use is over its mark, or a change waits for room.
+    async fn spill(&self, policy: &Policy) -> Held {
+        let limit = self.pages.borrow().frames_limit;
+        let mut used = self.pages.borrow().frames_used();
+        let waited_for = policy.has_line();
+        let Some(high) = policy.high(limit).filter(|high| used > *high || waited_for) else { return Held::Nothing };
+        let low = high.saturating_sub(limit.unwrap_or(0) * SPILL_DEPTH / 100);
+        let (mut held, first) = (Held::Nothing, self.status().backing_writes);
+        let mut wanted = used.saturating_sub(low).max(waited_for.into());
+        // A compressed page that leaves frees less than a page of memory.
+        while wanted > 0 && held == Held::Nothing && !self.closed.get() {
+            let before = self.status().backing_writes;
+            held = self.spend(policy, Mode::Any, wanted).await;
+            used = self.pages.borrow().frames_used();
+            wanted = used.saturating_sub(low);
+            if self.status().backing_writes == before {
+                break;
+            }
+        }
+        policy.passes.set(policy.passes.get() + 1);
+        if self.status().backing_writes == first && held != Held::ForNow {
+            policy.stuck.set(policy.passes.get());
+        }
+        self.tell_of_room();
+        held
+    }
+
+    /// Writes up to `most` pages back, and tells why not all.
+    async fn spend(&self, policy: &Policy, mode: Mode, most: u64) -> Held {
+        let now = self.reactor.now();
+        let allowed = policy.allowance.borrow_mut().pages(now);
+        let short = if policy.allowance.borrow_mut().today(now) == 0 { Held::Longer } else { Held::ForNow };
         if allowed == 0 {
-            return false;
+            return short;
         }
         let selection = Selection { mode, ranges: vec![0..=self.page_count() - 1] };
         let budget = most.min(self.page_count()).min(allowed);
         let before = self.status().backing_writes;
-        let Some(backing) = &self.backing else { return true };
+        let Some(backing) = &self.backing else { return Held::Nothing };
         let done = self.write_selected(backing, selection, Some(budget)).await;
         policy.allowance.borrow_mut().spend(self.status().backing_writes - before);
-        done.is_ok() && budget == most.min(self.page_count())
+        match done {
+            Ok(()) if budget == most.min(self.page_count()) => Held::Nothing,
+            Ok(()) => short,
+            Err(WritebackError::Busy) => Held::ForNow,
+            Err(_) => Held::Longer,
+        }
     }
 }
 

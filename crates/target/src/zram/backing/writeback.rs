@@ -200,6 +200,7 @@ impl Zram {
         if let Some(policy) = &self.policy {
             policy.work.raise();
         }
+        self.tell_of_room();
         self.recompression.rouse();
         self.wait_for_writeback().await;
     }
@@ -284,6 +285,7 @@ pub(in super::super) async fn write_batch((zram, batch): (Rc<Zram>, Batch)) {
         }
     }
     settle(&zram, backing, &batch, &bad);
+    zram.tell_of_room();
     zram.discard_freed();
     backing.in_flight.set(backing.in_flight.get() - 1);
     backing.ended.raise();

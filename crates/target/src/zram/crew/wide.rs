@@ -120,32 +120,37 @@ impl Wide {
 /// Serves a large write, or a change that overlaps one, in its turn.
 async fn write_wide((zram, bio, lock): Change) {
     let guard = lock.await;
-    let wide = zram.wide.as_ref().expect("large writes are those of a disk with packers");
-    let mut done = Ok(());
-    while let (Ok(()), Some(page)) = (done, zram.edge_away(&bio)) {
-        done = zram.bring_back(page).await;
+    match zram.change_wide(&bio).await {
+        Some(done) => zram.end(bio, done),
+        None => zram.door.park(bio),
     }
-    if zram.door.holds(bio.op()) {
-        drop(guard);
-        return zram.door.park(bio);
-    }
-    if done.is_ok() && wide.is_wide(&bio) {
-        let job = wide.jobs.get();
-        wide.jobs.set(job + 1);
-        zram.share(wide, &bio, job);
-        // Others who are ready have work for the packers, too.
-        give_way().await;
-        zram.wait_for(wide, job).await;
-        done = wide.finish(job);
-    } else {
-        // Nothing waits between the last look and the change.
-        done = done.and_then(|()| zram.serve(&bio));
-    }
-    zram.end(bio, done);
     drop(guard);
 }
 
 impl Zram {
+    /// Makes a large write, or a change that overlaps one; `None` when it has to wait at the door.
+    async fn change_wide(&self, bio: &Bio) -> Option<Result<(), PageError>> {
+        let wide = self.wide.as_ref().expect("large writes are those of a disk with packers");
+        if !wide.is_wide(bio) || self.has_line() {
+            return self.change(bio, bio.iter()).await;
+        }
+        let mut done = self.bring_edges(bio.op(), &bio.iter()).await;
+        if self.door.holds(bio.op()) {
+            return None;
+        }
+        if done.is_ok() {
+            let job = wide.jobs.get();
+            wide.jobs.set(job + 1);
+            self.share(wide, bio, job);
+            // Others who are ready have work for the packers, too.
+            give_way().await;
+            self.wait_for(wide, job).await;
+            done = wide.finish(job);
+        }
+        // Nobody else changed its pages meanwhile, nor will now.
+        if done == Err(PageError::NoSpace) && self.makes_room() { self.change(bio, bio.iter()).await } else { Some(done) }
+    }
+
     /// Compresses the front of a write here, while packers compress its back.
     fn share(&self, wide: &Wide, bio: &Bio, job: u64) {
         wide.progress.borrow_mut().push(Progress { job, parcels: 0, done: Ok(()) });
@@ -158,14 +163,14 @@ impl Zram {
             iter
         };
         let (mut from, mut to) = (start, end / PAGE_BYTES * PAGE_BYTES);
-        let mut done = if to < end { self.write_part(segments, part(to, end)) } else { Ok(()) };
+        let mut done = if to < end { self.write_part(segments, &mut part(to, end)) } else { Ok(()) };
         while from < to && done.is_ok() {
             while to - from >= PARCEL_BYTES + HERE_PAGES * PAGE_BYTES && wide.packers.has_room() {
                 to -= PARCEL_BYTES;
                 wide.send(job, to / PAGE_BYTES, segments, part(to, to + PARCEL_BYTES));
             }
             let next = ((from / PAGE_BYTES + HERE_PAGES) * PAGE_BYTES).min(to);
-            done = self.write_part(segments, part(from, next));
+            done = self.write_part(segments, &mut part(from, next));
             from = next;
             self.collect(wide);
         }

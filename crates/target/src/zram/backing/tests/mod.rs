@@ -4,6 +4,7 @@
 mod packed;
 mod races;
 mod reading;
+mod room;
 
 use std::cell::RefCell;
 
