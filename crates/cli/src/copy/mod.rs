@@ -341,6 +341,7 @@ impl Job<'_> {
             holes: !flags.no_extents,
             detect_bytes: flags.sparse,
             zeroes,
+            durable: false,
             watch: Some(Rc::clone(&self.watch)),
         }
     }

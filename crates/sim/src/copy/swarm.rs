@@ -94,6 +94,7 @@ impl Swarm {
             holes: rng.bool(),
             detect_bytes: choose(rng, &[0, 4096, 4096]),
             zeroes,
+            durable: false,
             watch: Some(watch),
         }
     }

@@ -23,7 +23,7 @@
 mod journal;
 mod outcome;
 pub(crate) mod pace;
-mod piece;
+pub(crate) mod piece;
 mod room;
 mod run;
 #[cfg(test)]
@@ -116,6 +116,7 @@ pub enum Zeroes {
 
 /// How to copy.
 #[derive(Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches, each asked for by itself")]
 pub struct How {
     /// Writes are submitted in the order of their sectors, as zoned devices and streams need them. The
     /// first error ends such a copy.
@@ -129,6 +130,8 @@ pub struct How {
     pub detect_bytes: u32,
     /// What is done about holes and zeroes that were found.
     pub zeroes: Zeroes,
+    /// Data is written with FUA: what arrived is durable. Zeroes that a destination makes by itself are not.
+    pub durable: bool,
     /// Who watches, and may cancel.
     pub watch: Option<Rc<Watch>>,
 }

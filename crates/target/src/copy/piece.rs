@@ -24,7 +24,7 @@ use crate::event::Event;
 
 /// Slices from this size on are not merged with others: nothing is gained, and reads and writes
 /// overlap better.
-const MERGE_BYTES_MAX: u32 = 256 << 10;
+pub(crate) const MERGE_BYTES_MAX: u32 = 256 << 10;
 /// Reads that failed are tried again in blocks of this size first, sectors.
 const RETRY_SECTORS: u64 = 8;
 /// Retries in flight at once.
@@ -244,7 +244,7 @@ impl Work<'_> {
                 let bio = if by_zeroes {
                     engine.bio_zeroes(leg, span.extent, self.how)
                 } else {
-                    bio_write(leg, segments, slice, span.extent)
+                    bio_write(leg, segments, slice, span.extent, self.how)
                 };
                 sent.push(Sent { leg: number, span, call: call(&*leg.target, bio) });
             }
@@ -260,7 +260,7 @@ impl Work<'_> {
             if span.zero && status == Status::Unsupported {
                 // What was said to be possible is not: the zeroes are in memory all the same.
                 let leg = &self.to[number];
-                status = call(&*leg.target, bio_write(leg, segments, slice, span.extent)).await.status();
+                status = call(&*leg.target, bio_write(leg, segments, slice, span.extent, self.how)).await.status();
             }
             clean &= status.is_ok();
             self.note(number, span.extent, status);
@@ -312,10 +312,10 @@ impl Work<'_> {
     }
 }
 
-fn bio_write(leg: &Leg, segments: &Rc<Segments>, slice: Extent, extent: Extent) -> Bio {
+fn bio_write(leg: &Leg, segments: &Rc<Segments>, slice: Extent, extent: Extent, how: &How) -> Bio {
     let skip = narrow((extent.start.0 - slice.start.0) * u64::from(SECTOR_BYTES));
     let bytes = narrow(extent.count.to_bytes());
-    let flags = Flags { nomerge: bytes >= MERGE_BYTES_MAX, ..Flags::default() };
+    let flags = Flags { nomerge: bytes >= MERGE_BYTES_MAX, fua: how.durable, ..Flags::default() };
     Bio::write(leg.sector + SectorCount(extent.start.0), Rc::clone(segments), skip, bytes).with(flags)
 }
 

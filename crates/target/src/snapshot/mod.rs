@@ -148,8 +148,8 @@ pub struct Snapshot {
     map: RefCell<ExceptionMap>,
     /// Chunks of the origin that have a place in the store and are not durable there (I2).
     pending: RefCell<BTreeSet<u64>>,
-    /// Those of them whose data is written, with the flushes that were begun by then.
-    ready: RefCell<Vec<(Exception, u64)>>,
+    /// Those of them whose data is written, with the flushes that were begun by then; `None` where it is durable.
+    ready: RefCell<Vec<(Exception, Option<u64>)>>,
     condition: Cell<Condition>,
     /// The store is still to be marked as invalid (I4).
     mark_due: Cell<bool>,
@@ -261,8 +261,7 @@ impl Snapshot {
     /// Waits until all that was begun is durable, and ends: its origin saves nothing for it any more, so a
     /// merge into the origin ends, too. The last thing done, once nobody sends requests to it or to its origin.
     pub async fn close(&self) {
-        let outlives = self.kind != StoreKind::Transient && !self.is_invalid();
-        if let Some(merge) = self.origin.merging().filter(|_| outlives) {
+        if let Some(merge) = self.origin.merging().filter(|_| self.outlives() && !self.is_invalid()) {
             merge.stop().await;
         }
         self.origin.quiet().await;
@@ -279,6 +278,11 @@ impl Snapshot {
     /// Size of a chunk, sectors.
     fn chunk(&self) -> u64 {
         self.store.layout().chunk_sectors()
+    }
+
+    /// Whether what it keeps outlives the process.
+    fn outlives(&self) -> bool {
+        self.kind != StoreKind::Transient
     }
 
     fn cow(&self) -> &Rc<dyn Target> {
@@ -356,9 +360,9 @@ impl Snapshot {
     }
 
     /// The data of pending chunks is written: they are in the next commit.
-    fn copied(&self, exceptions: impl Iterator<Item = Exception>) {
+    fn copied(&self, exceptions: impl Iterator<Item = Exception>, durable: bool) {
         if !self.is_invalid() {
-            let begun = self.store.flushes_begun();
+            let begun = (!durable).then(|| self.store.flushes_begun());
             self.ready.borrow_mut().extend(exceptions.map(|exception| (exception, begun)));
             self.work.raise();
         }
@@ -437,7 +441,7 @@ impl Snapshot {
     /// makes it so for the next.
     fn durable_data(&self) -> Vec<Exception> {
         let mut ready = self.ready.borrow_mut();
-        let durable = ready.extract_if(.., |(_, begun)| self.store.is_flushed(*begun));
+        let durable = ready.extract_if(.., |(_, begun)| begun.is_none_or(|begun| self.store.is_flushed(begun)));
         durable.map(|(exception, _)| exception).collect()
     }
 

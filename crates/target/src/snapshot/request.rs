@@ -240,7 +240,7 @@ impl Snapshot {
         }
         let status = bio.parts_done().await;
         if status.is_ok() {
-            self.copied(lacking.whole.iter().flat_map(Run::exceptions));
+            self.copied(lacking.whole.iter().flat_map(Run::exceptions), false);
         }
         status
     }

@@ -6,6 +6,10 @@
 //!   cut into      ├─┼───────────────┼─┤      each cut is read once and written to whoever covers it
 //! ```
 //!
+//! A large copy is durable when it is over, so that its commit waits for no flush in front of its own. Small ones
+//! merge with others, which that would keep them from, and are durable by a flush for all. What such a write says is
+//! believed with the flush of its commit, which waits for those under way.
+//!
 //! Units: chunks of each store in [`Run`], sectors in [`Cut`].
 
 use std::future::{Future, poll_fn};
@@ -17,6 +21,7 @@ use forebay_block::{Sector, SectorCount, Target};
 
 use super::super::Snapshot;
 use super::super::disk::Exception;
+use crate::copy::piece::MERGE_BYTES_MAX;
 use crate::copy::{Engine, How, Leg};
 
 /// Chunks that adjoin each other on the origin and in the store that is to get them.
@@ -70,6 +75,10 @@ pub(in super::super) async fn copy(engine: &Engine, origin: &Rc<dyn Target>, run
     let end = origin.sectors().0;
     let ranges: Vec<_> = runs.iter().map(|run| run.sectors(end)).collect();
     let cuts = cut(&ranges);
+    let durable = |cut: &Cut| {
+        let kept = cut.runs.iter().all(|&number| runs[number].snapshot.outlives());
+        kept && (cut.end - cut.start) * 512 >= u64::from(MERGE_BYTES_MAX)
+    };
     let copy_one = |cut: &Cut| {
         let from = Leg::new(Rc::clone(origin), Sector(cut.start));
         let leg = |&number: &usize| {
@@ -79,21 +88,22 @@ pub(in super::super) async fn copy(engine: &Engine, origin: &Rc<dyn Target>, run
         };
         let to: Vec<Leg> = cut.runs.iter().map(leg).collect();
         let count = SectorCount(cut.end - cut.start);
-        let how = How { keep_going: true, ..How::default() };
+        let how = How { keep_going: true, durable: durable(cut), ..How::default() };
         async move { engine.copy(&from, &to, count, &how).await }
     };
     let outcomes = all(cuts.iter().map(copy_one)).await;
-    let mut lost = vec![false; runs.len()];
+    let (mut lost, mut flushed) = (vec![false; runs.len()], vec![true; runs.len()]);
     for (cut, outcome) in cuts.iter().zip(&outcomes) {
         for (leg, &number) in cut.runs.iter().enumerate() {
             lost[number] |= outcome.cancelled || !outcome.unread.is_empty() || outcome.leg(leg).is_some();
+            flushed[number] &= durable(cut);
         }
     }
-    for (run, lost) in runs.iter().zip(lost) {
+    for ((run, lost), flushed) in runs.iter().zip(lost).zip(flushed) {
         if lost {
             run.snapshot.invalidate("a chunk could not be copied into its store");
         } else {
-            run.snapshot.copied(run.exceptions());
+            run.snapshot.copied(run.exceptions(), flushed);
         }
     }
 }
