@@ -75,7 +75,7 @@ fn ten_thousand_clients_who_say_nothing_keep_nobody_waiting() {
                 .unwrap_or_else(|error| panic!("connection {number}: {error}; `ulimit -Hn` must allow 10,100"))
         })
         .collect();
-    is_served_within(&server, Duration::from_secs(1));
+    is_served_within(&server, Duration::from_secs(3));
     assert_eq!(client.read(4096, 4096).expect("whoever was there before is still served").len(), 4096);
     let grown = server.resident().saturating_sub(before);
     assert!(grown <= 64 * MIB, "{} MiB for {} clients", grown / MIB, silent.len());
@@ -98,7 +98,7 @@ fn a_client_who_reads_nothing_back_costs_a_bounded_amount_and_nobody_else_waits(
             }
         }
     }
-    is_served_within(&server, Duration::from_secs(1));
+    is_served_within(&server, Duration::from_secs(3));
     // Each may have 64 MiB of payload in flight.
     let grown = server.resident().saturating_sub(before);
     assert!(grown <= 4 * 64 * MIB + 64 * MIB, "{} MiB", grown / MIB);

@@ -154,6 +154,11 @@ impl Server {
         rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("a child can be signalled");
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be waited for").is_some()
+    }
+
     /// Waits for its end.
     pub fn wait(&mut self) -> Ended {
         let status =

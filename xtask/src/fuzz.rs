@@ -61,9 +61,10 @@ fn run_one(target: &str, seconds: u32) -> Count {
     if std::fs::create_dir_all(crate::root().join(&fresh)).is_err() {
         return Count::one(false);
     }
-    let limits = ["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=0"];
+    // Seconds for one input: more than any machine stands still.
+    let limits = ["-timeout=100", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=0"];
     let words = [["run", target, &fresh, &kept, "--", &time].as_slice(), &limits].concat();
-    fuzz(&format!("fuzz {target}"), seconds + 120, &words).run_as_one()
+    fuzz(&format!("fuzz {target}"), seconds + 300, &words).run_as_one()
 }
 
 fn fuzz(name: &str, limit_s: u32, words: &[&str]) -> Step {

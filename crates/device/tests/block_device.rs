@@ -124,9 +124,13 @@ fn large_requests_are_cut_where_the_kernel_would_have_to_cut_them() {
         merging: true,
     };
     let id = bed.reactor.attach(attachment).unwrap();
-    let read = call_with(Bio::read(Sector(0), scattered(LARGE), 0, LARGE), |bio| bed.reactor.submit(id, bio));
-    assert_eq!(bed.reactor.run(read).unwrap().status(), Status::Ok);
-    assert!(kernel_threads() > 0);
+    // Such a thread goes after five idle seconds, which a machine may stand still.
+    let makes_one = || {
+        let read = call_with(Bio::read(Sector(0), scattered(LARGE), 0, LARGE), |bio| bed.reactor.submit(id, bio));
+        assert_eq!(bed.reactor.run(read).unwrap().status(), Status::Ok);
+        kernel_threads() > 0
+    };
+    assert!((0..3).any(|_| makes_one()));
 }
 
 fn whole_part(whole: &[u8], at: u64) -> Rc<Segments> {

@@ -7,9 +7,10 @@ mod common;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::PoisonError;
 use std::time::Duration;
 
-use common::{Bed, TempFile, bytes_of, filled, inside_mount, memory, pattern, warnings_of};
+use common::{Bed, STARTING, TempFile, bytes_of, filled, inside_mount, memory, pattern, warnings_of};
 use forebay_block::{Ability, Bio, Extent, Flags, Sector, SectorCount, Status, Target};
 use forebay_device::{DeviceError, Direct, FileDevice, FileOptions};
 
@@ -46,6 +47,7 @@ fn data_comes_back_on_either_engine_and_with_or_without_direct_io() {
 
 #[test]
 fn errors_of_opening_are_one_sentence_that_says_what_to_do() {
+    let _nobody_starts = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     let options = FileOptions { lock_wait: Duration::ZERO, ..FileOptions::default() };
     let missing = refusal(Path::new("/nonexistent/disk"), &options);
     assert!(missing.to_string().starts_with("/nonexistent/disk does not exist: create it"), "{missing}");
@@ -105,7 +107,8 @@ fn opening_waits_for_whoever_has_the_device_to_leave() {
         drop(other);
     });
     let bed = Bed::new();
-    let device = FileDevice::open(&bed.reactor, &temp.0, &FileOptions::default()).unwrap();
+    let patient = FileOptions { lock_wait: Duration::from_mins(1), ..FileOptions::default() };
+    let device = FileDevice::open(&bed.reactor, &temp.0, &patient).unwrap();
     assert_eq!(device.sectors(), SectorCount(2048));
     holder.join().unwrap();
 }
@@ -113,6 +116,7 @@ fn opening_waits_for_whoever_has_the_device_to_leave() {
 #[test]
 fn a_device_that_was_closed_is_free_at_once() {
     let temp = TempFile::new("closed", 1 << 20);
+    let _nobody_starts = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     let options = FileOptions { lock_wait: Duration::ZERO, ..FileOptions::default() };
     for bed in [Bed::new, Bed::on_threads] {
         for _ in 0..20 {

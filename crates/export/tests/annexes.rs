@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use common::client::{Client, FLUSH, Framing, READ, WRITE};
 use common::targets::Memory;
-use common::{Bed, Engine, limits};
+use common::{Bed, Engine, LONG, limits};
 use forebay_block::SectorCount;
 use forebay_device::RamDevice;
 use forebay_export::serve::{Offer, ServeLimits};
@@ -82,9 +82,11 @@ fn the_first_client_stays_at_home_and_the_second_gets_a_thread() {
     drop((first, second));
     bed.until_left(0);
     let _alone = Client::enter(&bed.path, "", Framing::Structured, true);
-    let before = annexes();
-    std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(annexes(), before, "a thread without clients uses no processor time");
+    bed.until("a thread without clients uses no processor time", |_| {
+        let before = annexes();
+        std::thread::sleep(Duration::from_millis(300));
+        annexes() == before
+    });
 }
 
 #[test]
@@ -100,7 +102,7 @@ fn a_busy_client_keeps_its_own_thread_busy() {
         for _ in 0..8 {
             assert_eq!(client.answer().unwrap().data.len(), 8 << 20);
         }
-        assert!(started.elapsed() < Duration::from_secs(30), "{:?} ticks", annexes());
+        assert!(started.elapsed() < LONG, "{:?} ticks", annexes());
     }
 }
 
@@ -148,6 +150,8 @@ fn a_thread_that_breaks_cuts_its_clients_off_and_nobody_else() {
     bed.until("it is in flight", |bed| bed.counts(0).reads == 1);
     broken.store(true, Ordering::Relaxed);
     second.send(READ, 0, 0, MIB, &[]);
+    // A machine that is slow has answered the first of them.
+    while second.answer().is_ok() {}
     assert!(second.is_at_end());
     bed.until("its place is free", |bed| bed.counts(0).connections == 1);
     assert_eq!(first.read(0, 8192), [7; 8192]);
@@ -155,7 +159,7 @@ fn a_thread_that_breaks_cuts_its_clients_off_and_nobody_else() {
     let mut third = Client::enter(&bed.path, "", Framing::Structured, true);
     assert_eq!(third.read(0, 8192), [7; 8192]);
     assert_eq!(annexes().len(), 1, "another thread took its place");
-    assert!(bed.shutdown().recv_timeout(Duration::from_secs(3)).unwrap());
+    assert!(bed.shutdown().recv_timeout(LONG).unwrap());
 }
 
 #[test]

@@ -233,7 +233,7 @@ fn several_connections_share_the_work() {
             for call in calls {
                 assert_eq!(call.await.status(), Status::Ok);
             }
-            assert_eq!(bed.counts(0).connections, 4);
+            bed.until("all are counted", |bed| bed.counts(0).connections == 4);
             assert_eq!(call(&**device, Bio::flush()).await.status(), Status::Ok);
         });
         bed.until_left(0);

@@ -5,11 +5,12 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
 use common::client::{FLUSH, READ, WRITE};
+use common::patiently;
 use common::script::{LONG, Peer, done, each, each_at_once, options, read, socket, until_exists, write};
 use forebay_block::{Bio, Flags, Status, call};
 use forebay_device::{NbdDevice, NbdOptions};
@@ -222,46 +223,52 @@ fn a_server_that_shuts_down_for_ever_is_given_up() {
 
 #[test]
 fn a_read_that_is_never_answered_is_sent_twice() {
-    each_at_once(
-        &NbdOptions { reply: Duration::from_secs(5), ..options() },
-        |listener, path| {
-            let mut unanswered = 0;
-            // On a slow machine the client may hang up on the second read, too.
-            while !path.with_extension("over").exists() {
-                let mut peer = Peer::accept(&listener);
-                while let Some((header, _)) = peer.request() {
-                    if header.offset == 0 {
-                        unanswered += 1;
-                    } else if peer.try_done(&header).is_err() {
-                        break;
+    patiently(|| {
+        each_at_once(
+            &NbdOptions { reply: Duration::from_secs(5), ..options() },
+            |listener, path| {
+                let mut unanswered = 0;
+                // On a slow machine the client may hang up on the second read, too.
+                while !path.with_extension("over").exists() {
+                    let Ok(mut peer) = Peer::accept_if_it_stays(&listener) else { continue };
+                    while let Some((header, _)) = peer.request() {
+                        if header.offset == 0 {
+                            unanswered += 1;
+                        } else if peer.try_done(&header).is_err() {
+                            break;
+                        }
                     }
                 }
-            }
-            assert_eq!(unanswered, 2);
-        },
-        async |_, device| {
-            assert_eq!(done(&device, read(0, 512)).await, Status::IoError);
-            assert_eq!(done(&device, read(512, 512)).await, Status::Ok);
-            std::fs::write(socket(&device).with_extension("over"), b"").unwrap();
-        },
-    );
+                assert_eq!(unanswered, 2);
+            },
+            async |_, device| {
+                assert_eq!(done(&device, read(0, 512)).await, Status::IoError);
+                assert_eq!(done(&device, read(512, 512)).await, Status::Ok);
+                std::fs::write(socket(&device).with_extension("over"), b"").unwrap();
+                // Whoever waits for a client gets one.
+                drop(UnixStream::connect(socket(&device)));
+            },
+        );
+    });
 }
 
 #[test]
 fn a_write_that_is_answered_early_and_never_taken_has_its_time_limit() {
-    each_at_once(
-        &NbdOptions { reply: Duration::from_secs(5), ..options() },
-        |listener, path| {
-            let mut peer = Peer::accept(&listener);
-            let header = peer.header();
-            peer.done(&header);
-            until_exists(&path.with_extension("over"));
-        },
-        async |_, device| {
-            assert_eq!(done(&device, write(0, 1 << 20)).await, Status::Ok, "the server said so");
-            std::fs::write(socket(&device).with_extension("over"), b"").unwrap();
-        },
-    );
+    patiently(|| {
+        each_at_once(
+            &NbdOptions { reply: Duration::from_secs(5), ..options() },
+            |listener, path| {
+                let mut peer = Peer::accept(&listener);
+                let header = peer.header();
+                peer.done(&header);
+                until_exists(&path.with_extension("over"));
+            },
+            async |_, device| {
+                assert_eq!(done(&device, write(0, 1 << 20)).await, Status::Ok, "the server said so");
+                std::fs::write(socket(&device).with_extension("over"), b"").unwrap();
+            },
+        );
+    });
 }
 
 #[test]
@@ -295,19 +302,21 @@ fn the_time_for_a_reply_begins_when_the_request_was_sent() {
     // Each part leaves 3.5 s for a machine that stalls. Both together are more than the limit and a quarter of it, which is
     // how often the client looks.
     let part = Duration::from_millis(6500);
-    each_at_once(
-        &NbdOptions { reply: Duration::from_secs(10), ..options() },
-        move |listener, _| {
-            let mut peer = Peer::accept(&listener);
-            let header = peer.header();
-            // So long until it is sent, and as long until the reply.
-            take_slowly(&mut peer, 1 << 20, part);
-            std::thread::sleep(part);
-            peer.done(&header);
-            peer.serve();
-        },
-        async |_, device| assert_eq!(done(&device, write(0, 1 << 20)).await, Status::Ok),
-    );
+    patiently(|| {
+        each_at_once(
+            &NbdOptions { reply: Duration::from_secs(10), ..options() },
+            move |listener, _| {
+                let mut peer = Peer::accept(&listener);
+                let header = peer.header();
+                // So long until it is sent, and as long until the reply.
+                take_slowly(&mut peer, 1 << 20, part);
+                std::thread::sleep(part);
+                peer.done(&header);
+                peer.serve();
+            },
+            async |_, device| assert_eq!(done(&device, write(0, 1 << 20)).await, Status::Ok),
+        );
+    });
 }
 
 /// Waits for both connections.

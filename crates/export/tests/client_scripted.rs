@@ -10,9 +10,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use common::Engine;
 use common::client::{FLUSH, READ, WRITE};
-use common::script::{BYTES, LONG, Peer, Script, answer_with_anything, done, each, options, read, socket, until_exists, write};
+use common::script::{
+    BYTES, LONG, Peer, Script, answer_with_anything, done, each, each_at_once, options, read, socket, until_exists, write,
+};
+use common::{Engine, patiently};
 use forebay_block::{Bio, Sector, Status, call};
 use forebay_device::{NbdDevice, NbdError, NbdOptions};
 use forebay_nbd::{TransmissionFlags, WireError};
@@ -182,22 +184,24 @@ fn a_server_that_shuts_down_is_waited_for() {
 
 #[test]
 fn a_request_without_a_reply_has_a_time_limit() {
-    each(
-        &NbdOptions { reply: Duration::from_secs(2), ..options() },
-        |listener, _| {
-            let mut first = Peer::accept(&listener);
-            for _ in 0..2 {
-                first.request().unwrap();
-            }
-            assert!(first.request().is_none(), "the client hangs up");
-            Peer::accept(&listener).serve();
-        },
-        async |_, device| {
-            let (written, read) = (call(&*device, write(0, 512)), call(&*device, read(4096, 512)));
-            assert_eq!(written.await.status(), Status::IoError, "the server may still be at work on it");
-            assert_eq!(read.await.status(), Status::Ok, "sent again");
-        },
-    );
+    patiently(|| {
+        each_at_once(
+            &NbdOptions { reply: Duration::from_secs(4), ..options() },
+            |listener, _| {
+                let mut first = Peer::accept(&listener);
+                for _ in 0..2 {
+                    first.request().unwrap();
+                }
+                assert!(first.request().is_none(), "the client hangs up");
+                Peer::accept(&listener).serve();
+            },
+            async |_, device| {
+                let (written, read) = (call(&*device, write(0, 512)), call(&*device, read(4096, 512)));
+                assert_eq!(written.await.status(), Status::IoError, "the server may still be at work on it");
+                assert_eq!(read.await.status(), Status::Ok, "sent again");
+            },
+        );
+    });
 }
 
 #[test]
@@ -308,11 +312,11 @@ fn zeroes_are_written_where_the_server_has_no_write_zeroes() {
 #[test]
 fn whatever_a_server_says_every_request_ends() {
     each(
-        &NbdOptions { reply: Duration::from_secs(1), ..options() },
+        &NbdOptions { reply: Duration::from_secs(20), ..options() },
         |listener, path| {
             let mut random = fastrand::Rng::with_seed(11);
             while !path.with_extension("over").exists() {
-                let mut peer = Peer::accept(&listener);
+                let Ok(mut peer) = Peer::accept_if_it_stays(&listener) else { continue };
                 while answer_with_anything(&mut peer, &mut random) {}
             }
         },

@@ -38,6 +38,6 @@ fn an_idle_second_costs_next_to_no_cpu_time() {
         let name = backend.name();
         let (cpu, enters) = second_of_waiting(backend);
         println!("{name}: {cpu:?} of CPU time, {enters} calls");
-        assert!(cpu < Duration::from_millis(5) && enters < 5, "{name}: {cpu:?}, {enters} calls");
+        assert!(cpu < Duration::from_millis(50) && enters < 5, "{name}: {cpu:?}, {enters} calls");
     }
 }

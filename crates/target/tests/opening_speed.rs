@@ -76,6 +76,7 @@ fn metadata_of_every_kind_opens_fast() {
         let bytes = u32::try_from(metadata.len()).unwrap();
         let speed = f64::from(bytes) / took.as_secs_f64() / 1e9;
         println!("{name}: {found} blocks found in {took:?}, {speed:.2} GB/s");
-        assert!(speed > 0.05, "{name}: {speed:.2} GB/s");
+        // A tenth of what a busy machine does; what grows faster than the metadata is slower by far.
+        assert!(speed > 0.005, "{name}: {speed:.3} GB/s");
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_block::{Bio, HeapMemory, Segments, Status, Target, call};
 use forebay_reactor::{Reactor, Threads, Uring};
@@ -75,6 +75,10 @@ pub fn bytes_of(segments: Rc<Segments>) -> Vec<u8> {
     Rc::into_inner(segments).expect("no bio holds the memory any more").bytes_mut().to_vec()
 }
 
+/// Held while a process is started, and by tests that find a file unlocked at once: until the new process runs its program
+/// it has all files of this one.
+pub static STARTING: Mutex<()> = Mutex::new(());
+
 /// Runs `body` on a folder where a file system of this type is mounted: in a child process with a
 /// mount namespace of its own, which runs only the test called `name`.
 pub fn inside_mount(kind: &str, options: &str, name: &str, body: impl FnOnce(&Path)) {
@@ -87,7 +91,10 @@ pub fn inside_mount(kind: &str, options: &str, name: &str, body: impl FnOnce(&Pa
     let script = format!("mount -t {kind} -o {options} none \"${FOLDER}\" && exec \"$0\" --exact {name} --nocapture");
     let mut unshare = Command::new("unshare");
     unshare.args(["--map-root-user", "--mount", "sh", "-c", &script]).arg(std::env::current_exe().unwrap());
-    let status = unshare.env(FOLDER, &folder).status().expect("unshare(1) of util-linux is installed");
+    let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut child = unshare.env(FOLDER, &folder).spawn().expect("unshare(1) of util-linux is installed");
+    drop(starting);
+    let status = child.wait().unwrap();
     std::fs::remove_dir(&folder).unwrap();
     assert!(status.success(), "the test failed inside the mount, or the mount was refused");
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io::{Read, Result, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 pub const READ: u16 = 0;
 pub const WRITE: u16 = 1;
@@ -65,8 +64,8 @@ pub struct Client {
 
 pub fn connect(path: &Path) -> UnixStream {
     let stream = UnixStream::connect(path).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(super::LONG)).unwrap();
+    stream.set_write_timeout(Some(super::LONG)).unwrap();
     stream
 }
 

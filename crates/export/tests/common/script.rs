@@ -16,11 +16,10 @@ use forebay_nbd::{TransmissionFlags, WireError};
 use forebay_reactor::{BufferPool, Reactor};
 
 use super::Engine;
+pub use super::LONG;
 use super::client::{READ, WRITE};
 
 pub const BYTES: u64 = 1 << 20;
-/// Long enough for a machine under load.
-pub const LONG: Duration = Duration::from_secs(100);
 
 /// A folder with a socket, and a server on a thread.
 pub struct Script {
@@ -75,13 +74,22 @@ impl Peer {
     }
 
     fn accept_sized(listener: &UnixListener, bytes: u64, flags: TransmissionFlags) -> Self {
-        let (mut stream, _) = listener.accept().unwrap();
+        Self::enter(listener, bytes, flags).expect("the client stays in the handshake")
+    }
+
+    /// The next client, unless it leaves in the handshake.
+    pub fn accept_if_it_stays(listener: &UnixListener) -> io::Result<Self> {
+        Self::enter(listener, BYTES, TransmissionFlags::SEND_FLUSH | TransmissionFlags::SEND_FUA)
+    }
+
+    fn enter(listener: &UnixListener, bytes: u64, flags: TransmissionFlags) -> io::Result<Self> {
+        let (mut stream, _) = listener.accept()?;
         stream.set_read_timeout(Some(LONG)).unwrap();
         let exports = [Export::new("disk", bytes, flags, BlockBytes::new(512, 4096).unwrap()).unwrap()];
         let (mut out, mut input) = (Vec::new(), Vec::new());
         let mut handshake = Handshake::start(&mut out);
         loop {
-            stream.write_all(&out).unwrap();
+            stream.write_all(&out)?;
             out.clear();
             let progress = handshake.advance(&exports, &input, &mut out);
             input.drain(..progress.consumed);
@@ -89,13 +97,15 @@ impl Peer {
                 Step::Continue => {}
                 Step::NeedMore { .. } => {
                     let mut piece = [0; 4096];
-                    let received = stream.read(&mut piece).unwrap();
-                    assert!(received > 0, "the client left in the handshake");
+                    let received = stream.read(&mut piece)?;
+                    if received == 0 {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
                     input.extend(&piece[..received]);
                 }
                 Step::Transmit(session) => {
-                    stream.write_all(&out).unwrap();
-                    return Self { stream, session, input };
+                    stream.write_all(&out)?;
+                    return Ok(Self { stream, session, input });
                 }
                 Step::Close(why) => panic!("{why}"),
             }
