@@ -24,7 +24,9 @@ pub fn run(seconds: u32) -> Result<(), String> {
 
 /// Runs every target, `seconds` in all, and counts each as one test. No targets, or no cargo-fuzz, is a failure.
 pub fn count(seconds: u32) -> Count {
-    if !installed() && !Step::new("install cargo-fuzz", 600, &["cargo", "install", "cargo-fuzz", "--locked"]).run() {
+    if !crate::tools::cargo_has("fuzz")
+        && !Step::new("install cargo-fuzz", 600, &["cargo", "install", "cargo-fuzz", "--locked"]).run()
+    {
         return Count::one(false);
     }
     let targets = targets();
@@ -71,10 +73,6 @@ fn fuzz(name: &str, limit_s: u32, words: &[&str]) -> Step {
     let mut all = vec!["cargo", "+stable", "fuzz"];
     all.extend(words);
     Step::new(name, limit_s, &all).env("RUSTC_BOOTSTRAP", "1")
-}
-
-fn installed() -> bool {
-    Command::new("cargo").args(["fuzz", "--version"]).output().is_ok_and(|out| out.status.success())
 }
 
 fn targets() -> Vec<String> {

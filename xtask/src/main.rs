@@ -1,11 +1,12 @@
 //! The project's own chores: `cargo xtask check | tidy | test | nightly | sim | replant | torture | fuzz |
-//! miri`.
+//! miri | coverage | mutants`.
 //!
 //! ```text
 //!  main ──▶ check (fmt, clippy, tidy, tests, 200 seeds, docs)      before a commit
 //!      ├──▶ suite (tools ▶ cargo test ▶ real tools ▶ sim ▶ fuzz)   what continuous integration runs
 //!      ├──▶ tidy  (style as a program)
-//!      └──▶ fuzz, sim, replant, torture, miri
+//!      ├──▶ coverage (instrumented tests ▶ lines by group)         what tests do not run
+//!      └──▶ fuzz, sim, replant, torture, miri, mutants
 //! ```
 //!
 //! Exit status: 0 when everything passed, 1 when something failed, 2 for wrong arguments.
@@ -14,6 +15,7 @@
 mod check;
 mod fuzz;
 mod miri;
+mod proof;
 mod step;
 mod suite;
 mod tidy;
@@ -32,7 +34,9 @@ usage: cargo xtask COMMAND
   replant [BUG...]  how many of 1,000 seeds find each planted bug; fails where none does
   torture --hours N  kill servers under file systems for N hours (also --minutes N)
   fuzz [--seconds N]  run every fuzz target, N seconds of processor time in all (default 120)
-  miri              interpret the crates with raw memory on a nightly compiler, minutes";
+  miri              interpret the crates with raw memory on a nightly compiler, minutes
+  coverage          lines that tests run, by group; fails where a group is below its floor
+  mutants [K/N]     change code in small ways, the K-th of N shares; fails where tests notice too few";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -50,6 +54,9 @@ fn main() -> ExitCode {
         },
         ["fuzz"] => fuzz::run(120),
         ["miri"] => miri::run(),
+        ["coverage"] => proof::coverage::run(),
+        ["mutants"] => proof::mutants::run("0/1"),
+        ["mutants", share] if share.contains('/') => proof::mutants::run(share),
         ["fuzz", "--seconds", n] => match n.parse() {
             Ok(seconds) => fuzz::run(seconds),
             Err(_) => return usage(&format!("--seconds wants a whole number, not \"{n}\"")),

@@ -61,8 +61,8 @@ pub fn simulate(args: &[&str]) -> Result<(), String> {
     if simulator(week_s, args).run() { Ok(()) } else { Err("the simulator failed".to_owned()) }
 }
 
-/// The long forms of what a test run does in short, several hours: seeds, scripts, planted bugs, kills, fuzzing, and
-/// Miri.
+/// The long forms of what a test run does in short, several hours: seeds, scripts, planted bugs, kills, fuzzing,
+/// Miri, and which lines tests run.
 ///
 /// # Errors
 /// Says that something failed; everything is run all the same.
@@ -79,6 +79,8 @@ pub fn nightly() -> Result<(), String> {
     count.add(simulator(hours_s, &["hunt"]).run_as_one());
     count.add(crate::fuzz::count(hours_s / 2));
     count.add(crate::miri::count());
+    let coverage = crate::proof::coverage::run();
+    count.add(Count::one(coverage.map_err(|reason| eprintln!("xtask: {reason}")).is_ok()));
     println!("{} passed, {} failed", count.passed, count.failed);
     if count.failed == 0 { Ok(()) } else { Err("the night found something; see the lines marked FAILED above".to_owned()) }
 }

@@ -71,6 +71,11 @@ fn find(file: &str) -> bool {
     path.split(':').chain(["/usr/sbin", "/sbin"]).any(|folder| Path::new(folder).join(file).is_file())
 }
 
+/// Whether cargo has this command of others' making.
+pub fn cargo_has(command: &str) -> bool {
+    Command::new("cargo").args([command, "--version"]).output().is_ok_and(|out| out.status.success())
+}
+
 fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|out| out.stdout.trim_ascii() == b"0")
 }
@@ -85,6 +90,7 @@ mod tests {
         assert!(find("/bin/sh"));
         assert!(!find("no-such-program"));
         assert!(!find("/no/such/file"));
+        assert!(!cargo_has("no-such-command"));
     }
 
     #[test]

@@ -161,6 +161,28 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
+fn an_answer_of_the_longest_length_and_the_last_that_is_listened_to_are_taken() {
+    let longest = vec![b'x'; ANSWER_BYTES_MAX as usize];
+    let mut bytes = greeting(3);
+    bytes.extend(answer(opt::EXTENDED_HEADERS, rep::ERR_UNSUP, &longest));
+    assert_eq!(hear(&bytes), None, "the next answer is waited for");
+    let mut answers: Vec<_> = (1..ANSWERS_MAX).map(|_| (rep::INFO, info_export(4096))).collect();
+    answers.push((rep::ACK, Vec::new()));
+    assert!(hear(&simple_server(&answers)).unwrap().is_ok());
+    answers.insert(0, (rep::INFO, info_export(4096)));
+    assert!(matches!(hear(&simple_server(&answers)), Some(Err(Refused::Broken(_)))));
+}
+
+#[test]
+fn block_sizes_at_the_edge_of_what_the_protocol_allows_are_entered() {
+    for sizes in [[1, 512, 4096], [1 << 16, 1 << 16, 1 << 16], [1, 1 << 26, 32 << 20], [512, 4096, u32::MAX]] {
+        let bytes = simple_server(&[(rep::INFO, info_export(4096)), (rep::INFO, info_block(sizes)), (rep::ACK, Vec::new())]);
+        let entered = hear(&bytes).unwrap().unwrap();
+        assert_eq!([entered.minimum_bytes, entered.preferred_bytes, entered.maximum_bytes], sizes);
+    }
+}
+
+#[test]
 fn words_of_a_server_are_harmless_on_a_terminal() {
     let bytes = simple_server(&[(rep::ERR_UNKNOWN, b"\x1b[2Jgone\n\xff".to_vec())]);
     let text = hear(&bytes).unwrap().unwrap_err().to_string();

@@ -269,3 +269,68 @@ fn an_error_in_the_middle_of_a_read_is_its_error() {
         assert_eq!(bed.ended, [Ended { slot: 0, error: Some(5), extents: Vec::new() }]);
     }
 }
+
+#[test]
+fn the_last_words_of_a_connection_are_one_whole_request_behind_what_is_there() {
+    for framing in FRAMINGS {
+        let mut out = b"unsent".to_vec();
+        Session::new(&entered(framing)).put_disconnect(&mut out);
+        let (header, used) = crate::server::parse_request(&out[6..], framing).unwrap().expect("a whole request");
+        assert_eq!((&out[..6], used, header.kind), (&b"unsent"[..], out.len() - 6, cmd::DISC), "{framing:?}");
+    }
+}
+
+/// Appends a chunk with this body, the last or not the last of its reply.
+fn put_chunk(framing: Framing, out: &mut Vec<u8>, to: ReplyTo, kind: u16, last: bool, body: &[u32]) {
+    out.put_u32(if framing == Framing::Extended { MAGIC_REPLY_EXTENDED } else { MAGIC_REPLY_STRUCTURED });
+    out.put_u16(u16::from(last));
+    out.put_u16(kind);
+    out.put_u64(to.cookie);
+    let length = u32::try_from(body.len() * 4).unwrap();
+    if framing == Framing::Extended {
+        out.put_u64(to.offset);
+        out.put_u64(u64::from(length));
+    } else {
+        out.put_u32(length);
+    }
+    body.iter().for_each(|word| out.put_u32(*word));
+}
+
+/// What comes of a reply to a block status that is made of these chunks.
+fn status_of(framing: Framing, chunks: &[(u16, &[u32])]) -> Result<Vec<Ended>, Violation> {
+    let mut bed = Bed::new(framing);
+    let to = bed.start(Ask::Status, 0, 1 << 20);
+    let mut input = Vec::new();
+    for (at, (kind, body)) in chunks.iter().enumerate() {
+        put_chunk(framing, &mut input, to, *kind, at + 1 == chunks.len(), body);
+    }
+    bed.hear(&input, 1 << 20).map(|()| bed.ended)
+}
+
+#[test]
+fn a_block_status_that_contradicts_itself_or_what_was_asked_is_a_violation() {
+    let (compact, wide) = (chunk::BLOCK_STATUS, chunk::BLOCK_STATUS_EXT);
+    let ended = |extents| Ok(vec![Ended { slot: 0, error: None, extents }]);
+    let extent = StatusExtent { length: 512, state: 3 };
+    let structured = |chunks: &[(u16, &[u32])]| status_of(Framing::Structured, chunks);
+    assert_eq!(structured(&[(compact, &[1, 512, 3])]), ended(vec![extent]));
+    assert_eq!(structured(&[(compact, &[1, 512, 0xff03])]), ended(vec![extent]), "bits that nobody knows say nothing");
+    assert_eq!(structured(&[(compact, &[2, 512, 3])]), Err(Violation::Status), "of a context that was not selected");
+    assert_eq!(structured(&[(compact, &[1, 0, 3])]), Err(Violation::Status), "an extent of nothing");
+    assert_eq!(structured(&[(compact, &[1, 512, 3]), (compact, &[1, 512, 3])]), Err(Violation::Status), "told twice");
+    assert_eq!(structured(&[(compact, &[1])]), Err(Violation::Length(4)));
+    assert_eq!(structured(&[(compact, &[1, 512])]), Err(Violation::Length(8)));
+    assert_eq!(structured(&[(wide, &[1, 1, 0, 512, 0, 3])]), Err(Violation::Kind(wide)));
+    let extended = |chunks: &[(u16, &[u32])]| status_of(Framing::Extended, chunks);
+    assert_eq!(extended(&[(wide, &[1, 1, 0, 512, 0, 3])]), ended(vec![extent]));
+    assert_eq!(extended(&[(wide, &[1, 2, 0, 512, 0, 3])]), Err(Violation::Status), "the count is not that of the extents");
+    assert_eq!(extended(&[(wide, &[2, 1, 0, 512, 0, 3])]), Err(Violation::Status));
+    assert_eq!(extended(&[(compact, &[1, 512, 3])]), Err(Violation::Kind(compact)));
+}
+
+#[test]
+fn of_a_block_status_without_end_the_first_1024_extents_are_kept() {
+    let body: Vec<u32> = std::iter::once(1).chain((0..1500).flat_map(|_| [512, 0])).collect();
+    let ended = status_of(Framing::Structured, &[(chunk::BLOCK_STATUS, &body)]).unwrap();
+    assert_eq!(ended[0].extents.len(), 1024);
+}

@@ -209,6 +209,25 @@ fn block_status_is_bounded() {
 }
 
 #[test]
+fn the_longest_read_is_answered_in_every_framing() {
+    for framing in [Framing::Simple, Framing::Structured, Framing::Extended] {
+        assert!(!written(|out| framing.put_read(out, ReplyTo { cookie: 1, offset: 0 }, PAYLOAD_BYTES_MAX)).is_empty());
+    }
+}
+
+#[test]
+#[should_panic(expected = "a content chunk is not empty")]
+fn a_read_of_no_bytes_that_is_answered_with_content_is_a_bug_of_the_caller() {
+    written(|out| Framing::Simple.put_read(out, ReplyTo { cookie: 1, offset: 0 }, 0));
+}
+
+#[test]
+#[should_panic(expected = "a read is at most 32 MiB")]
+fn content_that_is_longer_than_any_read_is_a_bug_of_the_caller() {
+    written(|out| Framing::Extended.put_read_hole(out, ReplyTo { cookie: 1, offset: 0 }, 0, PAYLOAD_BYTES_MAX + 1, true));
+}
+
+#[test]
 #[should_panic(expected = "simple replies have no chunks")]
 fn block_status_with_simple_replies_is_a_bug_of_the_caller() {
     told(Framing::Simple, 512, false, &[(512, 0)]);
