@@ -241,6 +241,15 @@ mod tests {
     }
 
     #[test]
+    fn only_a_page_with_an_object_that_was_not_written_back_is_in_memory() {
+        let object = Slot::object(1, 1, 7);
+        assert!(object.in_memory() && !object.is_free());
+        assert!(!Slot::same(0, 7).in_memory() && !Slot::same(0, 7).is_free());
+        assert!(!Slot::FREE.in_memory() && Slot::FREE.is_free());
+        assert!(!object.written(Spot(1), false, 0).in_memory());
+    }
+
+    #[test]
     fn the_priority_of_the_codec_stands_beside_size_and_marks() {
         let mut slot = Slot::object(7, 4096, 9);
         slot.set(mark::SETTLED | mark::IDLE);

@@ -293,7 +293,9 @@ fn put_chunk(framing: Framing, out: &mut Vec<u8>, to: ReplyTo, kind: u16, last: 
     } else {
         out.put_u32(length);
     }
-    body.iter().for_each(|word| out.put_u32(*word));
+    for word in body {
+        out.put_u32(*word);
+    }
 }
 
 /// What comes of a reply to a block status that is made of these chunks.

@@ -196,6 +196,31 @@ fn an_empty_device_is_refused_where_dirty_blocks_were() {
     assert!(first.judge_fresh(&Name::new("inode 99")).is_err());
 }
 
+#[test]
+fn a_refusal_says_what_was_recorded_what_was_found_and_what_to_do() {
+    let (recorded, found) = (Name::new("inode 5"), Name::new("inode 6"));
+    let (was, is) = (SectorCount(4096), SectorCount(4095));
+    for (mismatch, words) in [
+        (
+            Mismatch::Emptied { dirty_blocks: Some(3) },
+            "c.side knows of one with 3 dirty blocks: if they may be lost, delete c.side",
+        ),
+        (Mismatch::Emptied { dirty_blocks: None }, "c.side knows of one that was in use"),
+        (
+            Mismatch::Layout { recorded: (10, 512), found: (9, 4096) },
+            "of 10 blocks of 512 bytes, and this one has 9 of 4096: if files",
+        ),
+        (Mismatch::Older { recorded: 7, found: 6 }, "its sequence number is 6 and was 7 already: if files"),
+        (Mismatch::Cache { recorded: recorded.clone(), found: found.clone() }, "another cache (inode 5; this one is inode 6)"),
+        (Mismatch::Origin { recorded, found }, "another origin (inode 5; this one is inode 6)"),
+        (Mismatch::OriginShrank { recorded: was, found: is }, "the origin had 4096 sectors and has 4095 now"),
+        (Mismatch::Changed { slots: (4092, 8187), pieces: 1 }, "closed here, in slots 4092 to 8187: if the kernel"),
+    ] {
+        let sentence = mismatch.sentence("c.side");
+        assert!(sentence.contains(words), "{sentence}");
+    }
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_read_or_refused_and_only_one_encoding_is_read(

@@ -140,6 +140,17 @@ fn what_is_wrong_is_told() {
     assert_eq!(reseal(|bytes| bytes[16..24].copy_from_slice(&1_u64.to_le_bytes())), Flaw::Header);
 }
 
+/// Makes the checksums right again of an image that has one section.
+fn seal(bytes: &mut [u8]) {
+    let (header, section) = bytes.split_at_mut(HEADER_BYTES);
+    let head = XxHash3_64::oneshot_with_seed(0, &section[..24]);
+    let sum = XxHash3_64::oneshot_with_seed(head, &section[32..]).to_le_bytes();
+    section[24..32].copy_from_slice(&sum);
+    header[48..56].copy_from_slice(&sum);
+    let sum = XxHash3_64::oneshot(&header[..HEADER_SUMMED]).to_le_bytes();
+    header[HEADER_SUMMED..].copy_from_slice(&sum);
+}
+
 #[test]
 fn hostile_bytes_behind_right_checksums_are_no_pages() {
     for seed in 0..3000 {
@@ -147,16 +158,39 @@ fn hostile_bytes_behind_right_checksums_are_no_pages() {
         let mut bytes = image(&pages(rng, 5));
         let at = rng.usize(HEADER_BYTES..HEADER_BYTES + 32 + 5 * 16);
         bytes[at] = rng.u8(..);
-        let mut section = bytes.split_off(HEADER_BYTES);
-        let head = XxHash3_64::oneshot_with_seed(0, &section[..24]);
-        let sum = XxHash3_64::oneshot_with_seed(head, &section[32..]).to_le_bytes();
-        section[24..32].copy_from_slice(&sum);
-        bytes[48..56].copy_from_slice(&sum);
-        let header = XxHash3_64::oneshot(&bytes[..HEADER_SUMMED]).to_le_bytes();
-        bytes[HEADER_SUMMED..].copy_from_slice(&header);
+        seal(&mut bytes);
         // Whatever is taken for pages is in order, and inside of the disk.
-        if let Ok(model) = read(&[bytes, section].concat()) {
+        if let Ok(model) = read(&bytes) {
             assert!(model.len() == 5 && model.is_sorted_by(|a, b| a.0 < b.0) && model.iter().all(|page| page.0 < 1 << 20));
         }
+    }
+}
+
+#[test]
+fn what_contradicts_itself_behind_right_checksums_is_refused() {
+    let model = [(3, false, Kept::Packed(1, vec![9; 100])), (4, true, Kept::Whole(vec![8; 4096])), (5, false, Kept::Same(7))];
+    let good = image(&model.to_vec());
+    let changed = |at: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[HEADER_BYTES + at] = value;
+        seal(&mut bytes);
+        read(&bytes)
+    };
+    assert_eq!(changed(38, 1), Ok(model.to_vec()), "the same bytes");
+    let entry = |number: usize, at: usize| 32 + number * 16 + at;
+    for (what, at, value) in [
+        ("a head without its magic number", 0, 0),
+        ("the number of another section", 8, 1),
+        ("something where a head has zeroes", 20, 1),
+        ("a codec that the image does not name", entry(0, 6), 2),
+        ("a packed page with a word", entry(0, 8), 1),
+        ("a whole page with a word", entry(1, 8), 1),
+        ("a whole page of 3840 bytes", entry(1, 5), 15),
+        ("a mark that nobody knows", entry(2, 7), 0x80 | good[HEADER_BYTES + entry(2, 7)]),
+        ("a repeated word with an object", entry(2, 4), 1),
+        ("the same page twice", entry(1, 0), 3),
+        ("a page behind the end of the disk", entry(2, 2), 16),
+    ] {
+        assert!(changed(at, value).is_err(), "{what}");
     }
 }
