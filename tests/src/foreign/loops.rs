@@ -7,32 +7,42 @@ const LIMIT: Duration = Duration::from_mins(1);
 
 /// A file as a block device, until it is dropped.
 #[derive(Debug)]
-pub struct Loop(String);
+pub struct Loop {
+    path: String,
+    file: String,
+    /// From the moment on at which it is taken down, the name may be that of somebody else's device.
+    is_ours: bool,
+}
 
 impl Loop {
     /// `options` are more words for `losetup`.
     pub fn new(file: &str, options: &[&str]) -> Self {
         require_root();
         require(&["losetup"]);
-        Self(run::ok(30, &[&["losetup", "--find", "--show"], options, &[file]].concat()).trim().to_owned())
+        let path = run::ok(30, &[&["losetup", "--find", "--show"], options, &[file]].concat()).trim().to_owned();
+        Self { path, file: file.to_owned(), is_ours: true }
     }
 
     /// The path of the block device.
     pub fn path(&self) -> &str {
-        &self.0
+        &self.path
     }
 
-    /// Takes it down, and waits until nothing holds its file.
-    pub fn detach(self) {
-        assert!(self.release(), "{} cannot be taken down", self.0);
+    /// Takes it down, and waits until it does not hold its file any more.
+    pub fn detach(mut self) {
+        assert!(self.release(), "{} of {} cannot be taken down", self.path, self.file);
     }
 
-    /// Whether it is gone. The kernel may let go of the file later than it says.
-    fn release(&self) -> bool {
-        run::outcome(30, &["losetup", "--detach", &self.0]);
+    /// Whether it is gone, or was before. The kernel may let go of the file later than it says.
+    fn release(&mut self) -> bool {
+        if !std::mem::take(&mut self.is_ours) {
+            return true;
+        }
+        run::outcome(30, &["losetup", "--detach", &self.path]);
         run::happens_within(LIMIT, || {
-            let list = run::outcome(30, &["losetup", "--list", "--noheadings", "--output", "NAME"]);
-            list.code == 0 && list.stdout.lines().all(|line| line.trim() != self.0)
+            let list = run::outcome(30, &["losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE"]);
+            let ours = |line: &str| line.split_whitespace().next() == Some(&self.path) && line.contains(&self.file);
+            list.code == 0 && !list.stdout.lines().any(ours)
         })
     }
 }
