@@ -8,8 +8,7 @@
 //!    whatever stands behind it; no shipped program is built with the feature, which a test looks after.
 //! 2. At most one bug is planted at a time, for the thread that asked: simulated runs have one thread.
 //!
-//! M5 (chunks of a snapshot's store that leak when commits overtake each other) and M12 (a session's state kept over
-//! STARTTLS) are not here: a store here keeps no order to break, and there is no TLS.
+//! M12 (a session's state kept over STARTTLS) is not here: there is no TLS.
 //!
 //! Errors: [`plant`] says in one sentence what is wrong with a name.
 
@@ -24,6 +23,8 @@ pub enum Bug {
     M3DirtyBeforeData,
     /// The newest committed group counts as not committed when a dirty cache starts again.
     M4DirtyLostOnRestart,
+    /// Chunks of a store whose entries a crash prevented, in front of others that have theirs, are never used again.
+    M5SpaceLeaked,
     /// A snapshot that is invalidated overwrites its header with what stands in a shared buffer.
     M6HeaderRace,
     /// Exceptions behind the first metadata area are not loaded.
@@ -57,11 +58,12 @@ mod soil {
     }
 
     /// Each bug with its name and where it was found first.
-    pub(super) const BUGS: [(Bug, &str, &str); 14] = [
+    pub(super) const BUGS: [(Bug, &str, &str); 15] = [
         (Bug::M1CommitWithoutFlush, "M1", "dm-writecache aa9509209c5a: a commit without the flush in front of it"),
         (Bug::M2OldInstanceNotSettled, "M2", "dm-writecache 31b22120194b: metadata read before the old instance had settled"),
         (Bug::M3DirtyBeforeData, "M3", "Open CAS #832: a block is dirty before its data is there"),
         (Bug::M4DirtyLostOnRestart, "M4", "Open CAS #253: dirty data lost when a dirty cache starts again"),
+        (Bug::M5SpaceLeaked, "M5", "dm-snapshot 230c83afdd9c: space leaked by entries out of order"),
         (Bug::M6HeaderRace, "M6", "dm-snapshot 61578dcd3faf: the header damaged by an invalidation"),
         (Bug::M7AreaNotLoaded, "M7", "dm-snapshot 2c945820ca: a metadata area not loaded"),
         (Bug::M8PageChangedMeanwhile, "M8", "zram, kernel bug 219548: a page changed between two looks at it"),
@@ -114,7 +116,7 @@ pub fn plant(name: &str) -> Result<(), String> {
     if bugs().is_empty() {
         return Err(format!("bug {name} cannot be planted in this build: build forebay-sim with --features replant"));
     }
-    Err(format!("there is no bug {name}: the names are M1 to M16 without M5 and M12"))
+    Err(format!("there is no bug {name}: the names are M1 to M16 without M12"))
 }
 
 #[cfg(test)]
@@ -124,7 +126,7 @@ mod tests {
     #[test]
     fn nothing_is_planted_unless_somebody_asked() {
         assert!(!planted(Bug::M1CommitWithoutFlush));
-        assert!(plant("M5").is_err());
+        assert!(plant("M12").is_err());
         assert_eq!(plant("M1").is_ok(), cfg!(feature = "replant"));
         assert_eq!(planted(Bug::M1CommitWithoutFlush), cfg!(feature = "replant"));
         assert!(!planted(Bug::M16MetadataBeforeData));

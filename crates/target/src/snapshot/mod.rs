@@ -38,6 +38,7 @@
 pub mod disk;
 mod error;
 mod flushes;
+mod holes;
 pub mod map;
 mod merge;
 pub mod options;

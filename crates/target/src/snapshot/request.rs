@@ -208,7 +208,7 @@ impl Snapshot {
     /// Takes the chunks of a write that are lacking and not pending; none of the store where there is no room
     /// for all.
     fn claim_for(&self, extent: Extent) -> Lacking {
-        let (mut lacking, before) = (Lacking::default(), self.store.next());
+        let (mut lacking, before) = (Lacking::default(), self.store.mark());
         for old in self.chunks(extent) {
             if self.map.borrow().get(old).is_some() || self.pending.borrow().contains(&old) {
                 continue;

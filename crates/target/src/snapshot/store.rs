@@ -8,6 +8,7 @@
 //! - I4: whatever was read while the store opened is durable before it is used.
 //! - I5: behind the entries of the present area there are zeroes on disk from the opening on: what a
 //!   torn write left there is cleared before the store is used.
+//! - I6: chunks that a crash left unused in front of others are given out first: none is lost for good.
 //!
 //! Units: chunks of the store, unless a name says otherwise.
 
@@ -24,6 +25,7 @@ use super::disk::format::{ENTRY_BYTES, FIRST_DATA, HEADER_BYTES};
 use super::disk::round::{self, blank_area, block_bytes, entry_offset, plan};
 use super::disk::{Exception, Header, Layout, List, Piece, Position};
 use super::flushes::Flushes;
+use super::holes::{Holes, Mark};
 use crate::below::check_multiple;
 
 /// Largest request of metadata, bytes.
@@ -51,6 +53,7 @@ pub(super) struct Store {
     /// Whole chunks of the device.
     chunks: u64,
     next: Cell<u64>,
+    holes: RefCell<Holes>,
     /// None in a store that is not persistent.
     journal: Option<RefCell<Journal>>,
     flushes: Flushes,
@@ -80,8 +83,8 @@ impl Store {
         let layout = Layout::new(chunk_sectors);
         let chunks = cow.sectors().0 / chunk_sectors;
         let next = Cell::new(if journal.is_some() { FIRST_DATA } else { 0 });
-        let flushes = Flushes::of(&cow);
-        Self { cow, pool: pool.clone(), layout, chunks, next, journal, flushes }
+        let (flushes, holes) = (Flushes::of(&cow), RefCell::default());
+        Self { cow, pool: pool.clone(), layout, chunks, next, holes, journal, flushes }
     }
 
     /// A store that is gone with the process.
@@ -179,6 +182,9 @@ impl Store {
         let tail = entries[entries.len() - tail_length..].to_vec();
         let highest = entries.iter().map(|entry| entry.new + 1).max().unwrap_or(0);
         self.next.set(self.layout.data_from(highest));
+        if !planted(Bug::M5SpaceLeaked) {
+            self.holes.replace(Holes::between(&entries, self.layout, self.chunks));
+        }
         if unclean {
             let offset = entry_offset(self.layout, Position { filled: position.filled - tail.len() as u64, ..position });
             let end = entry_offset(self.layout, Position { filled: per_area, ..position });
@@ -231,6 +237,9 @@ impl Store {
     /// Gives out a chunk (I1); `None` when no room is left. The last one in front of an area that does
     /// not fit any more is not given out: who reads a full area goes on with the next.
     pub(super) fn allocate(&self) -> Option<u64> {
+        if let Some(hole) = self.holes.borrow_mut().take(self.layout) {
+            return Some(hole);
+        }
         let new = self.next.get();
         if self.journal.is_none() {
             self.next.set(new + 1);
@@ -244,15 +253,18 @@ impl Store {
         Some(new)
     }
 
-    /// The chunk that is given out next, if there is room.
-    pub(super) fn next(&self) -> u64 {
-        self.next.get()
+    /// How much is given out, to be told to [`Store::take_back`].
+    pub(super) fn mark(&self) -> Mark {
+        let holes = self.holes.borrow();
+        Mark { next: self.next.get(), at: holes.at, left: holes.left }
     }
 
-    /// Takes back what was given out since `next` was the next chunk: nothing of it was written (I1).
-    pub(super) fn take_back(&self, next: u64) {
-        assert!(next <= self.next.get(), "chunks are given out in ascending order");
-        self.next.set(next);
+    /// Takes back what was given out since `mark`: nothing of it was written (I1).
+    pub(super) fn take_back(&self, mark: Mark) {
+        assert!(mark.next <= self.next.get(), "chunks are given out in ascending order");
+        self.next.set(mark.next);
+        let mut holes = self.holes.borrow_mut();
+        (holes.at, holes.left) = (mark.at, mark.left);
     }
 
     /// Makes `new` durable, whose data is (I2). The flush that ends it covers whatever was written to
@@ -336,6 +348,7 @@ impl Store {
             }
         }
         self.next.set(self.layout.area_chunk(position.area) + position.filled + 1);
+        self.holes.take();
         *journal.borrow_mut() = Journal { position, tail, blank: position.area };
         Status::Ok
     }
@@ -356,6 +369,7 @@ impl Store {
         let chunk = self.layout.chunk_sectors();
         let areas = self.journal.as_ref().map_or(0, |journal| journal.borrow().position.area + 2);
         let used = if self.journal.is_some() { self.next.get() } else { self.next.get().min(self.chunks) };
+        let used = used - self.holes.borrow().left;
         Usage { used: used * chunk, total: self.cow.sectors().0, metadata: areas * chunk }
     }
 

@@ -242,6 +242,24 @@ fn the_last_chunk_in_front_of_an_area_that_does_not_fit_is_not_used() {
 }
 
 #[test]
+fn chunks_that_a_crash_left_without_an_entry_are_given_out_again() {
+    let wish = Wish::new(P, 8, 64);
+    let rig = Rig::new(1024, std::slice::from_ref(&wish));
+    rig.run(async |life| assert_eq!(write(&life.front, 0, &[1; 4 * 4096], false).await, Status::Ok));
+    // Of four chunks the copies of the second and the fourth had ended, as far as their entries say.
+    let entries = [1_u64, 3, 3, 5, 0, 0, 0, 0];
+    let bytes: Vec<u8> = entries.iter().flat_map(|word| word.to_le_bytes()).collect();
+    wish.cow.borrow_mut().bytes[4096..4096 + 64].copy_from_slice(&bytes);
+    rig.run(async |life| {
+        assert_eq!(life.status(0), "32/512 16");
+        assert_eq!(write(&life.front, 80, &[1; 3 * 4096], false).await, Status::Ok);
+        assert_eq!(life.status(0), "56/512 16");
+    });
+    assert_eq!(words(&wish.cow.borrow().bytes[4096..4096 + 80])[4..], [10, 2, 11, 4, 12, 6]);
+    rig.run(async |life| assert_eq!(life.status(0), "56/512 16"));
+}
+
+#[test]
 fn stores_that_cannot_be_are_refused() {
     let refusal = |change: &dyn Fn(&mut Vec<u8>)| {
         let wish = Wish::new(P, 8, 64);
