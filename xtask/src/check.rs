@@ -21,6 +21,7 @@ pub fn run() -> Result<(), String> {
     note("sim", crate::suite::simulate(&["--seeds", "0..200"]).is_ok());
     note("sim zram", crate::suite::simulate(&["zram", "--seeds", "0..200"]).is_ok());
     note("sim copy", crate::suite::simulate(&["copy", "--seeds", "0..100"]).is_ok());
+    note("sim served", crate::suite::simulate(&["served", "--seeds", "0..50", "--requests", "400"]).is_ok());
     note("sim nbd", crate::suite::simulate(&["nbd", "--seeds", "0..50", "--requests", "400"]).is_ok());
     let docs = ["cargo", "doc", "--release", "--workspace", "--no-deps"];
     note("docs", Step::new("docs", 600, &docs).env("RUSTDOCFLAGS", "-D warnings").run());

@@ -16,6 +16,11 @@ pub(crate) fn rate(rng: &mut Rng) -> u32 {
     if rng.u32(0..3) == 0 { choose(rng, &[300, 3_000, 30_000]) } else { 0 }
 }
 
+/// How often flushes fail, per million: there are few of them, so more often than other requests.
+pub(crate) fn flush_rate(rng: &mut Rng) -> u32 {
+    if rng.u32(0..3) == 0 { choose(rng, &[3_000, 30_000, 300_000]) } else { 0 }
+}
+
 /// Sectors that are broken for good, on a disk of so many: none for three of four disks.
 pub(crate) fn bad_sectors(rng: &mut Rng, sectors: u64) -> Vec<Range<u64>> {
     let ranges = if rng.u32(0..4) == 0 { rng.usize(1..3) } else { 0 };
@@ -31,7 +36,7 @@ pub(crate) fn faults(rng: &mut Rng, sectors: u64, discards: bool, for_good: bool
     FaultOptions {
         read_error: rate(rng),
         write_error: rate(rng),
-        flush_error: rate(rng),
+        flush_error: flush_rate(rng),
         discard_error: if discards { rate(rng) } else { 0 },
         short: rate(rng),
         again: rate(rng),

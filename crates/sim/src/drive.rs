@@ -105,8 +105,8 @@ impl Drive {
              {checks} sectors checked, {detected} damaged pages detected, {} failed, {seconds:.1} seconds",
             board.failed.len()
         );
-        if let Some(&first) = board.failed.iter().min() {
-            shrink::run(self.job, first);
+        if !board.failed.is_empty() {
+            shrink::run(&self.job, &board.failed);
         }
         board.failed.is_empty()
     }

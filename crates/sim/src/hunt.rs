@@ -17,11 +17,12 @@ use crate::shrink;
 const SEEDS: u64 = 1000;
 
 /// The subject in which each bug does harm.
-const PLACES: [(&str, Subject); 14] = [
+const PLACES: [(&str, Subject); 15] = [
     ("M1", Subject::Cache),
     ("M2", Subject::Cache),
     ("M3", Subject::Cache),
     ("M4", Subject::Cache),
+    ("M5", Subject::Snapshot),
     ("M6", Subject::Snapshot),
     ("M7", Subject::Snapshot),
     ("M8", Subject::Zram),
@@ -55,7 +56,7 @@ pub fn run(names: &[String], jobs: usize) -> Result<bool, String> {
         let job = Job { subject, requests: REQUESTS, bug: Some((*name).to_owned()) };
         let failed = Drive::new(job.clone(), 0..SEEDS, jobs).failing();
         let first = failed.iter().min().copied();
-        let left = first.and_then(|seed| shrink::operations(job, seed));
+        let left = shrink::operations(&job, &failed);
         let tell = |number: Option<u64>| number.map_or("–".to_owned(), |number| number.to_string());
         let left = tell(left.map(|left| left as u64));
         println!("| {name} | {origin} | `{}` | {} | {} | {left} |", subject.name(), tell(first), failed.len());

@@ -2,7 +2,7 @@
 
 use forebay_sim::only::How;
 use forebay_sim::run::Outcome;
-use forebay_sim::{cache, clone, copy, mirror, nbd, snapshot, zram};
+use forebay_sim::{cache, clone, copy, mirror, nbd, served, snapshot, zram};
 
 /// Requests of a seed unless told otherwise.
 pub const REQUESTS: u64 = 1000;
@@ -17,11 +17,13 @@ pub enum Subject {
     Zram,
     Copy,
     Nbd,
+    Served,
 }
 
 impl Subject {
     /// All of them.
-    const ALL: [Self; 7] = [Self::Cache, Self::Snapshot, Self::Mirror, Self::Clone, Self::Zram, Self::Copy, Self::Nbd];
+    const ALL: [Self; 8] =
+        [Self::Cache, Self::Snapshot, Self::Mirror, Self::Clone, Self::Zram, Self::Copy, Self::Nbd, Self::Served];
 
     /// Its word on the command line.
     pub fn name(self) -> &'static str {
@@ -33,6 +35,7 @@ impl Subject {
             Self::Zram => "zram",
             Self::Copy => "copy",
             Self::Nbd => "nbd",
+            Self::Served => "served",
         }
     }
 
@@ -75,6 +78,7 @@ impl Job {
             Subject::Zram => zram::run_seed(seed, self.requests, how),
             Subject::Copy => copy::run_seed(seed, self.requests, how),
             Subject::Nbd => nbd::run_seed(seed, self.requests, how),
+            Subject::Served => served::run_seed(seed, self.requests, how),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The simulated world in which Forebay's targets are proven: never shipped.
 //!
 //! ```text
-//!   cache/, clone/, copy/, mirror/, nbd/, snapshot/, zram/ ── seeded requests ──▶ Target under test ──▶ world/ (disks, faults, power, time)
+//!   cache/, clone/, copy/, mirror/, nbd/, served/, snapshot/, zram/ ── seeded requests ──▶ Target under test ──▶ world/ (disks, faults, power, time)
 //!     │                                                     │
 //!     └── check/ (what a read may return) ◀── crash, restart, read everything back
 //! ```
@@ -20,6 +20,7 @@ pub mod mirror;
 pub mod nbd;
 pub mod only;
 pub mod run;
+pub mod served;
 pub mod snapshot;
 pub mod world;
 pub mod zram;

@@ -31,7 +31,7 @@ usage: forebay-sim [SUBJECT] --seeds A..B [--jobs N] [--requests R]
        forebay-sim [SUBJECT] --seed N [--verbose] [--requests R] [--shrink | --only PART]
        forebay-sim enumerate [--length L]
        forebay-sim hunt [BUG...] [--jobs N]
-  cache, clone, copy, mirror, nbd, snapshot, zram   what is put to the test (default cache)
+  cache, clone, copy, mirror, nbd, served, snapshot, zram   what is put to the test (default cache)
   --seeds A..B   run seeds A to B - 1, in N processes (default 2)
   --seed N       run one seed; --verbose prints every event
   --requests R   requests of each seed (default 1000)
@@ -74,7 +74,7 @@ fn run(asked: Asked) -> Result<bool, String> {
         replant::plant(bug)?;
     }
     if asked.shrink && asked.single {
-        return Ok(!shrink::run(asked.job, asked.seeds.start));
+        return Ok(!shrink::run(&asked.job, &[asked.seeds.start]));
     }
     if asked.child && !asked.single {
         run_here(&asked.job, asked.seeds);

@@ -6,6 +6,8 @@
 //!                                                     └─ no ─▶ with other times and cuts? ─▶ a smaller part
 //! ```
 //!
+//! Where several seeds failed and the first one does not get small enough, the next ones are tried.
+//!
 //! Every attempt is a process of its own, so that panics and aborts are failures like any other.
 //!
 //! Units: real time.
@@ -31,6 +33,8 @@ const SALTS_MIN: usize = 4;
 const SALTS_MORE: usize = 4;
 /// As many as for one that left out everything.
 const SALTS_MAX: usize = 64;
+/// Failing seeds that are tried at most, as long as none gets small enough.
+const SEEDS_MAX: usize = 5;
 /// Operations that are few enough.
 const ENOUGH: usize = 20;
 
@@ -39,52 +43,77 @@ struct Shrinking {
     job: Job,
     seed: u64,
     only: Only,
+    /// Lives and operations at first.
+    before: (usize, usize),
     began: Instant,
+    limit: Duration,
     attempts: u32,
     salts_min: usize,
     /// The seed fails by taking no end.
     endless: bool,
 }
 
-/// Shrinks a failing seed and tells what is left; whether it failed at all.
-pub fn run(job: Job, seed: u64) -> bool {
-    let Some(mut shrinking) = Shrinking::begin(job, seed) else {
-        println!("seed {seed} does not fail");
+/// Shrinks failing seeds until one is small enough, and tells what is left of the smallest; whether any failed at all.
+pub fn run(job: &Job, seeds: &[u64]) -> bool {
+    let Some(mut shrinking) = smallest(job, seeds) else {
+        println!("seed {} does not fail", seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", "));
         return false;
     };
-    let (lives, operations) = (shrinking.only.lives.len(), shrinking.only.operations());
-    shrinking.leave_out();
     let only = &shrinking.only;
     println!(
-        "seed {seed}, after {} attempts: {operations} operations in {lives} lives are {} in {} now",
+        "seed {}, after {} attempts: {} operations in {} lives are {} in {} now",
+        shrinking.seed,
         shrinking.attempts,
+        shrinking.before.1,
+        shrinking.before.0,
         only.operations(),
         only.lives.len()
     );
-    println!("  replay: cargo xtask sim {} --seed {seed} --only '{only}' --verbose", shrinking.job.words().join(" "));
+    let words = shrinking.job.words().join(" ");
+    println!("  replay: cargo xtask sim {words} --seed {} --only '{only}' --verbose", shrinking.seed);
     shrinking.tell();
     true
 }
 
-/// How many operations of a seed are left when it is shrunk; `None` where it does not fail.
-pub fn operations(job: Job, seed: u64) -> Option<usize> {
-    let mut shrinking = Shrinking::begin(job, seed)?;
-    shrinking.leave_out();
-    Some(shrinking.only.operations())
+/// How many operations are left of the failing seed that gets smallest; `None` where none fails.
+pub fn operations(job: &Job, seeds: &[u64]) -> Option<usize> {
+    smallest(job, seeds).map(|shrinking| shrinking.only.operations())
+}
+
+/// Shrinks one seed after the other, for a while each, until one is small enough; the one that got smallest.
+fn smallest(job: &Job, seeds: &[u64]) -> Option<Shrinking> {
+    let mut seeds = seeds.to_vec();
+    seeds.sort_unstable();
+    seeds.truncate(SEEDS_MAX);
+    let limit = TIME_MAX / u32::try_from(seeds.len()).unwrap_or(1).max(1);
+    let mut smallest: Option<Shrinking> = None;
+    for seed in seeds {
+        let Some(mut shrinking) = Shrinking::begin(job.clone(), seed, limit) else { continue };
+        shrinking.leave_out();
+        if smallest.as_ref().is_none_or(|other| shrinking.only.operations() < other.only.operations()) {
+            smallest = Some(shrinking);
+        }
+        if smallest.as_ref().is_some_and(|smallest| smallest.only.operations() <= ENOUGH) {
+            break;
+        }
+    }
+    smallest
 }
 
 impl Shrinking {
     /// Finds the fewest requests with which the seed fails, and everything that is drawn then.
     #[expect(clippy::disallowed_methods, reason = "how long attempts take is measured on the real clock")]
-    fn begin(job: Job, seed: u64) -> Option<Self> {
+    fn begin(job: Job, seed: u64, limit: Duration) -> Option<Self> {
         let began = Instant::now();
         let asked = job.requests;
-        let mut shrinking = Self { job, seed, only: Only::default(), began, attempts: 0, salts_min: SALTS_MIN, endless: true };
+        let (only, before) = (Only::default(), (0, 0));
+        let mut shrinking = Self { job, seed, only, before, began, limit, attempts: 0, salts_min: SALTS_MIN, endless: true };
         for requests in FEWER.into_iter().filter(|&fewer| fewer < asked.min(REQUESTS)).chain([asked]) {
             shrinking.job.requests = requests;
             let output = shrinking.attempt(None, false);
             if shrinking.fails(&output) {
                 shrinking.only = drawn(&output);
+                shrinking.before = (shrinking.only.lives.len(), shrinking.only.operations());
                 shrinking.endless = timed_out(&output);
                 return Some(shrinking);
             }
@@ -117,7 +146,7 @@ impl Shrinking {
         let (left, before) = (parts(only), parts(&self.only).max(1));
         let salts = (SALTS_MAX * before.saturating_sub(left) / before).max(self.salts_min) as u64;
         for salt in [only.salt].into_iter().chain(0..salts) {
-            if self.began.elapsed() > TIME_MAX {
+            if self.began.elapsed() > self.limit {
                 return false;
             }
             let only = Only { salt, ..only.clone() };
@@ -140,7 +169,7 @@ impl Shrinking {
             self.leave_out_lives();
             self.leave_out_operations();
             self.leave_out_lives();
-            if self.only.operations() <= ENOUGH || self.began.elapsed() > TIME_MAX {
+            if self.only.operations() <= ENOUGH || self.began.elapsed() > self.limit {
                 return;
             }
             self.salts_min *= SALTS_MORE;

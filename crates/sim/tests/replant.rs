@@ -24,7 +24,7 @@ fn run(subject: &str, seed: u64, bug: &[&str]) -> Output {
 fn finder(bug: &str, subject: &str, seed: u64) -> u64 {
     let finds = |seed: &u64| !run(subject, *seed, &["--replant", bug]).status.success();
     // A page of a clone's metadata is torn in large ones only, of which one in so many seeds has one.
-    let step = if bug == "M9" { 16 } else { 1 };
+    let step = if bug == "M9" { 8 } else { 1 };
     (seed..).step_by(step).take(SEEDS).find(finds).unwrap_or_else(|| panic!("{bug} escaped from {SEEDS} seeds"))
 }
 
@@ -46,9 +46,10 @@ macro_rules! bugs {
 
 bugs! {
     a_commit_without_the_flush_before_it_is_found: "M1" in "cache" by 0;
-    metadata_read_before_its_writer_had_settled_is_found: "M2" in "cache" by 80;
+    metadata_read_before_its_writer_had_settled_is_found: "M2" in "cache" by 51;
     a_block_that_is_dirty_before_its_data_is_there_is_found: "M3" in "cache" by 0;
     dirty_data_lost_at_a_restart_are_found: "M4" in "cache" by 0;
+    space_that_a_crash_leaves_unused_for_good_is_found: "M5" in "snapshot" by 0;
     a_header_damaged_by_an_invalidation_is_found: "M6" in "snapshot" by 0;
     a_metadata_area_that_is_not_loaded_is_found: "M7" in "snapshot" by 61;
     a_page_changed_on_its_way_out_is_found: "M8" in "zram" by 0;
@@ -56,7 +57,7 @@ bugs! {
     memory_shared_by_nested_requests_is_found: "M10" in "mirror" by 0;
     a_dropped_read_error_is_found: "M11" in "copy" by 5;
     a_second_leg_without_data_is_found: "M13" in "copy" by 0;
-    a_forgotten_flush_error_is_found: "M14" in "cache" by 321;
+    a_forgotten_flush_error_is_found: "M14" in "cache" by 12;
     a_short_transfer_taken_as_a_full_one_is_found: "M15" in "cache" by 1;
     metadata_committed_before_copied_data_is_found: "M16" in "clone" by 0;
 }
@@ -86,7 +87,7 @@ fn a_binary_with_planted_bugs_can_be_told() {
 
 #[test]
 fn only_known_bugs_can_be_planted() {
-    for bug in ["M5", "M12", "M17", "m1"] {
+    for bug in ["M12", "M17", "m1"] {
         assert_eq!(run("cache", 0, &["--replant", bug]).status.code(), Some(2), "{bug}");
     }
 }

@@ -6,7 +6,7 @@ mod swarm;
 use crate::check::{Model, stamp};
 use crate::enumerate::{OPERATIONS, SEED, Tiny};
 use crate::only::How;
-use crate::run::{Outcome, run};
+use crate::run::{Outcome, Stage, run};
 
 use subject::CacheSubject;
 use swarm::{ORIGIN, Swarm};
@@ -14,6 +14,11 @@ use swarm::{ORIGIN, Swarm};
 /// Runs one seed of the write cache with so many requests.
 #[must_use]
 pub fn run_seed(seed: u64, requests: u64, how: &How) -> Outcome {
+    run(seed, stage(seed, how), requests)
+}
+
+/// The write cache of a seed.
+pub(crate) fn stage(seed: u64, how: &How) -> Stage {
     let swarm = Swarm::draw(seed);
     let world = swarm.world(seed, how.trace);
     world.select(how.only.clone());
@@ -23,7 +28,7 @@ pub fn run_seed(seed: u64, requests: u64, how: &How) -> Outcome {
     }
     let model = Model::new(seed, swarm.sectors, swarm.initial_zeroes);
     let (load, faults) = (swarm.load.clone(), swarm.faults);
-    run(seed, world, &CacheSubject::new(swarm), load, model, faults, requests)
+    Stage { world, subject: Box::new(CacheSubject::new(seed, swarm)), load, model, faults }
 }
 
 /// Variants of a tiny write cache: block size, and options.
@@ -48,7 +53,7 @@ pub fn tiny(variant: usize) -> Option<Tiny> {
     };
     Some(Tiny {
         world: Box::new(world),
-        subject: Box::new(CacheSubject::new(swarm)),
+        subject: Box::new(CacheSubject::new(SEED, swarm)),
         model,
         block_sectors,
         operations: OPERATIONS.to_vec(),

@@ -14,12 +14,13 @@ use forebay_target::cache::disk::side::Name;
 use forebay_target::cache::options::CacheArgs;
 use forebay_target::cache::{Cache, CacheStatus, MessageError, Setup, Side, SideStore, open};
 
-use super::swarm::{FAST, ORIGIN, Swarm};
+use super::swarm::{Configuration, FAST, ORIGIN, Swarm};
 use crate::run::{Disturbed, Later, Opened, Subject};
 use crate::world::World;
 
 /// A write cache over the two disks of a seed.
 pub(super) struct CacheSubject {
+    seed: u64,
     swarm: Swarm,
     side: SideMemory,
 }
@@ -49,22 +50,23 @@ impl SideStore for SideMemory {
 }
 
 impl CacheSubject {
-    pub(super) fn new(swarm: Swarm) -> Self {
-        Self { swarm, side: SideMemory::default() }
+    pub(super) fn new(seed: u64, swarm: Swarm) -> Self {
+        Self { seed, swarm, side: SideMemory::default() }
     }
 }
 
 impl Subject for CacheSubject {
     fn open(&self, world: &World, reactor: &Reactor, pool: &BufferPool) -> Later<Rc<dyn Opened>> {
         let swarm = &self.swarm;
-        let line = format!("s origin fast {} {} {}", swarm.block_bytes, swarm.words.len(), swarm.words.join(" "));
+        let Configuration { words, extend, side } = swarm.life(self.seed, world.lives());
+        let line = format!("s origin fast {} {} {}", swarm.block_bytes, words.len(), words.join(" "));
         let fast = world.disk(reactor, FAST);
         let origin = world.disk(reactor, ORIGIN);
-        let (reactor, pool, extend) = (reactor.clone(), pool.clone(), swarm.extend);
+        let (reactor, pool) = (reactor.clone(), pool.clone());
         let sectors = SectorCount(swarm.sectors as u64);
         let store = self.side.clone();
-        let side = swarm.side.then(|| Side { store: Rc::new(store), origin: Name::new("origin"), cache: Name::new("fast") });
-        let atomic = swarm.words.windows(2).any(|pair| pair[0] == "overwrite" && pair[1] == "new");
+        let side = side.then(|| Side { store: Rc::new(store), origin: Name::new("origin"), cache: Name::new("fast") });
+        let atomic = words.windows(2).any(|pair| pair[0] == "overwrite" && pair[1] == "new");
         let atomic = atomic.then_some(swarm.block_bytes as usize / 512);
         Box::pin(async move {
             let args = CacheArgs::parse(line.split_whitespace()).map_err(|error| format!("{line}: {error}"))?;

@@ -25,17 +25,31 @@ pub(super) struct Swarm {
     /// Size of the cached device.
     pub(super) sectors: usize,
     /// The options, as words of a table line.
-    pub(super) words: Vec<String>,
+    words: Vec<String>,
     /// One request over consecutive slots.
-    pub(super) extend: bool,
+    extend: bool,
     /// A side file beside the cache.
-    pub(super) side: bool,
+    side: bool,
     pub(super) initial_zeroes: bool,
     pub(super) faults: bool,
     pub(super) load: Load,
     disks: [DiskOptions; 2],
     yield_always: bool,
     early_effect: bool,
+    /// Each life has other options.
+    anew: bool,
+    blocks: usize,
+    start_sector: u64,
+}
+
+/// What one life is opened with.
+pub(super) struct Configuration {
+    /// The options, as words of a table line.
+    pub(super) words: Vec<String>,
+    /// One request over consecutive slots.
+    pub(super) extend: bool,
+    /// A side file beside the cache.
+    pub(super) side: bool,
 }
 
 impl Swarm {
@@ -70,7 +84,20 @@ impl Swarm {
             yield_always: rng.bool(),
             early_effect: rng.bool(),
             side: rng.bool(),
+            anew: rng.bool(),
+            blocks,
+            start_sector,
         }
+    }
+
+    /// What a life is opened with: options, and whether there is a side file, which may come later than the cache.
+    pub(super) fn life(&self, seed: u64, life: u64) -> Configuration {
+        if !self.anew || life < 2 {
+            return Configuration { words: self.words.clone(), extend: self.extend, side: self.side && !self.anew };
+        }
+        let rng = &mut Rng::with_seed(seed ^ life.rotate_left(32));
+        let words = words(rng, self.blocks, self.start_sector);
+        Configuration { words, extend: rng.u32(0..5) > 0, side: self.side && life > 3 }
     }
 
     /// A cache of four blocks before a device of eight, without faults, on disks that take the same time for all.
@@ -99,6 +126,9 @@ impl Swarm {
             yield_always: false,
             early_effect: false,
             side: false,
+            anew: false,
+            blocks: 4,
+            start_sector: 0,
         }
     }
 

@@ -112,13 +112,31 @@ impl History {
         }
     }
 
-    /// Ends everything that was in flight: nobody knows whether it happened.
-    pub(crate) fn cut(&mut self) {
+    /// Ends everything that was in flight, but for what somebody who lives on will send again: nobody knows whether it
+    /// happened.
+    pub(crate) fn cut(&mut self, again: &[OpId]) {
         let tick = self.next_tick();
-        for record in self.records.iter_mut().rev().take_while(|record| !matches!(record.act, Act::Restart { .. })) {
-            record.ended = record.ended.min(tick);
+        let spared: Vec<usize> = again.iter().map(|op| op.0 as usize).collect();
+        for (at, record) in self.records.iter_mut().enumerate().rev() {
+            if matches!(record.act, Act::Restart { .. }) {
+                break;
+            }
+            if !spared.contains(&at) {
+                record.ended = record.ended.min(tick);
+            }
         }
         self.open_reads.clear();
+    }
+
+    /// What is not answered is sent again, as if it were issued only now.
+    pub(crate) fn issue_again(&mut self, op: OpId) {
+        let tick = self.next_tick();
+        let record = &mut self.records[op.0 as usize];
+        assert!(record.ended == NEVER, "request {} is answered, and not sent again", op.0);
+        record.issued = tick;
+        if record.act == Act::Read {
+            self.open_reads.push(tick);
+        }
     }
 
     /// Whether the effect of `record` outlives any crash.

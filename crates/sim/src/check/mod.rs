@@ -27,6 +27,7 @@ mod stamp;
 
 use std::fmt;
 
+pub(crate) use history::Tick;
 pub use history::{Act, OpId};
 pub use model::Model;
 pub use stamp::{Found, inspect, stamp};

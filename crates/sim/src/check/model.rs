@@ -4,6 +4,7 @@
 //! one counts: for a read, when it was acknowledged before the read was issued; for a crash, when
 //! it is durable. Every version that is not buried may be found.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::Violation;
@@ -182,7 +183,12 @@ impl Model {
 
     /// The process or the power ended: what was in flight has happened, or not, or in part.
     pub fn cut(&mut self, cut: Cut) {
-        self.history.cut();
+        self.cut_but(cut, &[]);
+    }
+
+    /// As [`Model::cut`], where somebody lives on who will send the requests in `again` again.
+    pub fn cut_but(&mut self, cut: Cut, again: &[OpId]) {
+        self.history.cut(again);
         let same = !self.changed && (cut == Cut::Kill || self.seen_after == Cut::Power);
         if !same {
             self.seen.fill(None);
@@ -274,6 +280,51 @@ impl Model {
             versions.push(Version { op: restart.0, content });
         }
         Ok(())
+    }
+
+    /// As [`Model::settle`], before the requests in `again` are sent again: they happen later than all that was found.
+    ///
+    /// # Errors
+    /// As [`Model::settle`].
+    pub fn settle_but(&mut self, again: &[OpId]) -> Result<(), Violation> {
+        self.settle()?;
+        for &op in again {
+            self.history.issue_again(op);
+            let record = self.history.record(op.0);
+            let content = match record.act {
+                Act::Write { .. } => self.version_of(op),
+                Act::Zeroes => ZEROES,
+                Act::Trim => ANY,
+                Act::Read | Act::Flush | Act::Restart { .. } => continue,
+            };
+            for sector in record.sectors.clone() {
+                let version = Version { op: op.0, content };
+                if !self.sectors[sector].contains(&version) {
+                    self.sectors[sector].push(version);
+                }
+            }
+            self.changed = true;
+        }
+        Ok(())
+    }
+
+    /// Whether a change is lost that one of `whose` requests made and that was acknowledged after `since`; called
+    /// before [`Model::settle`].
+    pub(crate) fn has_lost(&self, whose: &BTreeSet<u32>, since: Tick) -> bool {
+        let counts = |op: u32| {
+            let record = self.history.record(op);
+            record.ok && record.ended > since && matches!(record.act, Act::Write { .. } | Act::Zeroes) && whose.contains(&op)
+        };
+        (0..self.len()).any(|sector| {
+            let bar = bar(&self.history, &self.sectors[sector], counts);
+            let found = self.seen[sector];
+            bar > 0 && found.is_some_and(|found| self.matches(sector, found, bar).next().is_none())
+        })
+    }
+
+    /// The present, in the order of events.
+    pub(crate) fn now(&self) -> Tick {
+        self.history.now()
     }
 
     /// What was observed in each sector since the last cut.

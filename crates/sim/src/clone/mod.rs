@@ -19,7 +19,7 @@ mod swarm;
 use crate::check::{Model, stamp};
 use crate::enumerate::{OPERATIONS, Operation, SEED, Tiny};
 use crate::only::How;
-use crate::run::{Ask, Outcome, run};
+use crate::run::{Ask, Outcome, Stage, run};
 
 use subject::CloneSubject;
 use swarm::{DESTINATION, SOURCE, Swarm};
@@ -27,6 +27,11 @@ use swarm::{DESTINATION, SOURCE, Swarm};
 /// Runs one seed of a clone with so many requests.
 #[must_use]
 pub fn run_seed(seed: u64, requests: u64, how: &How) -> Outcome {
+    run(seed, stage(seed, how), requests)
+}
+
+/// The clone of a seed.
+pub(crate) fn stage(seed: u64, how: &How) -> Stage {
     let swarm = Swarm::draw(seed);
     let world = swarm.world(seed, how.trace);
     world.select(how.only.clone());
@@ -43,7 +48,7 @@ pub fn run_seed(seed: u64, requests: u64, how: &How) -> Outcome {
     let model = Model::new(seed, swarm.sectors, !swarm.holes.is_empty());
     let (load, faults) = (swarm.load.clone(), swarm.faults);
     let original = world.look(SOURCE, <[u8]>::to_vec);
-    run(seed, world, &CloneSubject::new(swarm, original), load, model, faults, requests)
+    Stage { world, subject: Box::new(CloneSubject::new(seed, swarm, original)), load, model, faults }
 }
 
 /// Variants of a tiny clone: its options, whether the destination holds what nobody may read, and whether it has
@@ -73,7 +78,7 @@ pub fn tiny(variant: usize) -> Option<Tiny> {
     // What is trimmed shows what the destination has.
     let shown = |operation: &Operation| secrets && matches!(operation, Operation::Send(Ask::Trim, ..));
     let operations = OPERATIONS.into_iter().filter(|operation| !shown(operation)).collect();
-    let subject = Box::new(CloneSubject::new(swarm, original));
+    let subject = Box::new(CloneSubject::new(SEED, swarm, original));
     Some(Tiny { world: Box::new(world), subject, model, block_sectors: 4, operations, drained_again: false })
 }
 

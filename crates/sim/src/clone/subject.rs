@@ -15,20 +15,22 @@ use crate::world::World;
 
 /// A clone over the three disks of a seed.
 pub(super) struct CloneSubject {
+    seed: u64,
     swarm: Swarm,
     /// What the source holds for ever.
     original: Rc<Vec<u8>>,
 }
 
 impl CloneSubject {
-    pub(super) fn new(swarm: Swarm, original: Vec<u8>) -> Self {
-        Self { swarm, original: Rc::new(original) }
+    pub(super) fn new(seed: u64, swarm: Swarm, original: Vec<u8>) -> Self {
+        Self { seed, swarm, original: Rc::new(original) }
     }
 }
 
 impl Subject for CloneSubject {
     fn open(&self, world: &World, reactor: &Reactor, pool: &BufferPool) -> Later<Rc<dyn Opened>> {
-        let line = format!("metadata destination source {} {}", self.swarm.region_sectors, self.swarm.words);
+        let words = self.swarm.words_of(self.seed, world.lives());
+        let line = format!("metadata destination source {} {words}", self.swarm.region_sectors);
         let [metadata, destination, source] = [METADATA, DESTINATION, SOURCE].map(|number| world.disk(reactor, number));
         let source = Rc::new(Source::new(source, self.swarm.holes.clone()));
         let sectors = SectorCount(self.swarm.sectors as u64);
@@ -45,6 +47,10 @@ impl Subject for CloneSubject {
 
     fn bottom(&self) -> Option<usize> {
         Some(DESTINATION)
+    }
+
+    fn delicate(&self) -> Option<usize> {
+        Some(METADATA)
     }
 }
 

@@ -21,9 +21,9 @@ const METADATA_SECTORS: u64 = 32;
 
 /// One seed in so many has a clone with twice as many regions as a sector of its metadata has bits, so that a page
 /// of it can be torn.
-const LARGE_EVERY: u64 = 16;
+const LARGE_EVERY: u64 = 8;
 /// Regions of such a clone, and some more.
-const LARGE_REGIONS: usize = 7400;
+const LARGE_REGIONS: usize = 6000;
 
 /// What a seed is made of.
 #[derive(Clone, Debug)]
@@ -45,6 +45,9 @@ pub(super) struct Swarm {
     disks: [DiskOptions; 3],
     yield_always: bool,
     early_effect: bool,
+    /// Each life has other options.
+    anew: bool,
+    large: bool,
 }
 
 impl Swarm {
@@ -66,11 +69,16 @@ impl Swarm {
         let (destination_sectors, source_sectors) = (size(rng, destination_logical), size(rng, source_logical));
         let metadata_logical = logical(rng);
         let metadata_sectors = METADATA_SECTORS + 8 * rng.u64(0..3);
-        let disks = [
+        let mut disks = [
             disk("metadata", metadata_sectors, metadata_logical, faults, rng),
             disk("destination", destination_sectors, destination_logical, faults, rng),
             disk("source", source_sectors, source_logical, faults, rng),
         ];
+        if large {
+            // What can be torn is.
+            disks[METADATA].tear_bytes = 512;
+            disks[METADATA].limits.flush = Ability::Native;
+        }
         let mut load = Load::draw(rng, sectors, region, grain);
         let secrets = rng.bool();
         if secrets {
@@ -80,7 +88,7 @@ impl Swarm {
         Self {
             region_sectors: region,
             sectors,
-            words: words(rng),
+            words: words(rng, large),
             holes: if rng.u32(0..3) == 0 { holes(rng, sectors, source_logical as usize / 512) } else { Vec::new() },
             secrets,
             hydration_max: Duration::from_secs(500),
@@ -89,7 +97,15 @@ impl Swarm {
             disks,
             yield_always: rng.bool(),
             early_effect: rng.bool(),
+            anew: rng.bool(),
+            large,
         }
+    }
+
+    /// The options of a life, where each has its own.
+    pub(super) fn words_of(&self, seed: u64, life: u64) -> String {
+        let rng = &mut Rng::with_seed(seed ^ life.rotate_left(32));
+        if self.anew && life > 1 { words(rng, self.large) } else { self.words.clone() }
     }
 
     /// A clone of four regions, without faults, on disks that take the same time for all; the destination has no flush
@@ -124,6 +140,8 @@ impl Swarm {
             ],
             yield_always: false,
             early_effect: false,
+            anew: false,
+            large: false,
         }
     }
 
@@ -139,10 +157,11 @@ impl Swarm {
     }
 }
 
-/// The options of the table line.
-fn words(rng: &mut Rng) -> String {
+/// The options of the table line; a large clone is mostly hydrated by writes, so that there is something to commit for
+/// long.
+fn words(rng: &mut Rng, large: bool) -> String {
     let mut features = Vec::new();
-    for (feature, one_in) in [("no_hydration", 4), ("no_discard_passdown", 5), ("hydrate_on_read", 3)] {
+    for (feature, one_in) in [("no_hydration", if large { 1 } else { 4 }), ("no_discard_passdown", 5), ("hydrate_on_read", 3)] {
         if rng.u32(0..one_in) == 0 {
             features.push(feature);
         }

@@ -13,7 +13,7 @@ use forebay_target::mirror::options::Features;
 use crate::check::{Model, stamp};
 use crate::enumerate::{OPERATIONS, SEED, Tiny};
 use crate::only::How;
-use crate::run::{Outcome, run};
+use crate::run::{Outcome, Stage, run};
 
 use subject::MirrorSubject;
 use swarm::Swarm;
@@ -21,6 +21,11 @@ use swarm::Swarm;
 /// Runs one seed of the mirror with so many requests.
 #[must_use]
 pub fn run_seed(seed: u64, requests: u64, how: &How) -> Outcome {
+    run(seed, stage(seed, how), requests)
+}
+
+/// The mirror of a seed.
+pub(crate) fn stage(seed: u64, how: &How) -> Stage {
     let swarm = Swarm::draw(seed);
     let world = swarm.world(seed, how.trace);
     world.select(how.only.clone());
@@ -30,7 +35,7 @@ pub fn run_seed(seed: u64, requests: u64, how: &How) -> Outcome {
     }
     let model = Model::new(seed, swarm.sectors, swarm.initial_zeroes);
     let (load, faults) = (swarm.load.clone(), swarm.faults);
-    run(seed, world, &MirrorSubject::new(swarm), load, model, faults, requests)
+    Stage { world, subject: Box::new(MirrorSubject::new(swarm)), load, model, faults }
 }
 
 /// A tiny mirror: legs, sectors of a region, features, whether the last leg has flushes, and whether it begins in sync.

@@ -16,25 +16,23 @@
 //! A server that outlives a connection may carry out what it had received on it later than what was sent again: the
 //! protocol has no means against that. Here nobody is let in before that is over.
 
+mod device;
 mod peer;
 mod swarm;
 mod wire;
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use fastrand::Rng;
 use forebay_block::Target;
-use forebay_device::{NbdDevice, NbdOptions};
 use forebay_export::serve::{Listen, Offer, ServeLimits, Server};
 use forebay_reactor::{BufferPool, Reactor};
 
-use self::peer::{Peer, Town};
-use self::swarm::Swarm;
+pub(crate) use self::peer::{Peer, Town};
+pub(crate) use self::swarm::Swarm;
 use crate::check::Model;
 use crate::only::How;
-use crate::run::{Client, Ledger, Outcome, Totals};
+use crate::run::{Ledger, Outcome, Totals};
 use crate::world::{World, listener};
 
 /// Simulated time in which everybody has to be gone.
@@ -82,26 +80,10 @@ async fn live(swarm: Swarm, world: World, reactor: Reactor, ledger: Rc<Ledger>, 
     };
     world.set_faults(swarm.faults);
     world.cut_streams(swarm.cut_every);
-    let town = Rc::new(Town {
-        world: world.clone(),
-        reactor: reactor.clone(),
-        pool: pool.clone(),
-        ledger: Rc::clone(&ledger),
-        swarm,
-        address,
-        unanswered: RefCell::default(),
-    });
-    let busy = Rc::new(Cell::new(town.swarm.peers));
-    for number in 0..town.swarm.peers {
-        let (peer, busy) = (Peer::new(&town, number as u64), Rc::clone(&busy));
-        let run = async move {
-            Box::pin(peer.run(requests)).await;
-            busy.set(busy.get() - 1);
-        };
-        assert!(reactor.spawn(run), "there is room for a few tasks");
-    }
-    if let Some(connections) = town.swarm.device {
-        Box::pin(use_device(&town, &uri, connections, requests)).await;
+    let town = Rc::new(Town { pool: pool.clone(), ..Town::new(&world, &reactor, &ledger, swarm, address) });
+    let busy = Town::open(&town, &uri, requests);
+    while busy.get() > 0 && !ledger.failed() && ledger.requests.get() < requests {
+        reactor.sleep(Duration::from_millis(1)).await;
     }
     until(&town, "the clients", || busy.get() == 0).await;
     world.heal();
@@ -136,47 +118,6 @@ async fn until(town: &Town, what: &str, is: impl Fn() -> bool) {
         }
         town.reactor.sleep(Duration::from_millis(1)).await;
     }
-}
-
-/// Sends requests through our own client.
-async fn use_device(town: &Rc<Town>, uri: &forebay_nbd::uri::Uri, connections: usize, requests: u64) {
-    let options = NbdOptions { connections, ..NbdOptions::default() };
-    let mut attempts = 0;
-    let device = loop {
-        attempts += 1;
-        match NbdDevice::connect(&town.reactor, &town.pool, uri, options.clone()).await {
-            Ok(device) => break device,
-            // Cut in the handshake.
-            Err(_) if town.swarm.cut_every > 0 && attempts < 20 => {}
-            Err(_) if town.swarm.cut_every > 0 => return,
-            Err(error) => return town.ledger.fail(error.to_string()),
-        }
-    };
-    let client = Client::new(&town.world, &town.ledger, &town.pool);
-    if town.swarm.expects_errors() {
-        client.expect_errors();
-        // A request that was cut off too often fails, while the server may be at work on the last it heard of it.
-        client.expect_late_effects();
-    }
-    let mut rng = Rng::with_seed(town.ledger.seed ^ 0xDE71);
-    let (load, mut last) = (&town.swarm.load, 0);
-    while !town.ledger.failed() && town.ledger.requests.get() < requests {
-        if rng.u32(0..1000) < load.pauses_per_mille {
-            town.reactor.sleep(Duration::from_micros(rng.u64(0..load.pause_max_ms * 1000))).await;
-        }
-        while client.in_flight() >= load.depth {
-            client.change().await;
-        }
-        let ask = load.ask(&mut rng);
-        let sectors = load.sectors(&mut rng, last);
-        last = sectors.end;
-        if town.world.takes() {
-            client.send(&*device, ask, sectors);
-        } else {
-            town.ledger.pass_over();
-        }
-    }
-    client.idle().await;
 }
 
 #[cfg(test)]

@@ -5,51 +5,99 @@
 //! 2. What is answered is held against the model. What is not answered may have happened, now or later.
 //! 3. A write of which the last byte was not sent never happens: no model knows of it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 use fastrand::Rng;
+use forebay_device::NbdDevice;
 use forebay_nbd::TransmissionFlags;
 use forebay_nbd::client::{Ask as Command, Ended, Entered, Session, Took, Violation};
+use forebay_nbd::uri::Uri;
 use forebay_reactor::{BufferPool, Reactor};
 use rustix::net::SocketAddrUnix;
 
+use super::device::use_device;
 use super::swarm::Swarm;
 use super::wire::Wire;
 use crate::check::{Act, OpId, POISON, SECTOR, stamp};
-use crate::run::{Ask, Ledger};
+use crate::run::{Ask, Client, Ledger};
 use crate::world::World;
 
 /// Longest request, sectors.
 const LONGEST: usize = 128;
+/// Pause of a client that was turned away.
+const TURNED_AWAY: Duration = Duration::from_millis(300);
+/// The server says that it leaves.
+const ESHUTDOWN: u32 = 108;
 /// Version in sectors that must never be found.
 const TORN: u32 = u32::MAX;
 
 /// What all clients of a seed share.
-pub(super) struct Town {
-    pub(super) world: World,
-    pub(super) reactor: Reactor,
-    pub(super) pool: BufferPool,
-    pub(super) ledger: Rc<Ledger>,
-    pub(super) swarm: Swarm,
-    pub(super) address: SocketAddrUnix,
+pub(crate) struct Town {
+    pub(crate) world: World,
+    pub(crate) reactor: Reactor,
+    pub(crate) pool: BufferPool,
+    pub(crate) ledger: Rc<Ledger>,
+    pub(crate) swarm: Swarm,
+    pub(crate) address: SocketAddrUnix,
     /// Requests whose clients left before their replies.
-    pub(super) unanswered: RefCell<Vec<OpId>>,
+    pub(crate) unanswered: RefCell<Vec<OpId>>,
+    /// Clients behind their handshake.
+    pub(crate) inside: Cell<usize>,
+    /// Our own client, while it is there, and what keeps its books.
+    pub(crate) device: RefCell<Option<(Rc<NbdDevice>, Rc<Client>)>>,
 }
 
 impl Town {
-    /// The same for somebody who does nothing wrong, when nothing goes wrong any more.
-    pub(super) fn healthy(town: &Self) -> Self {
+    /// Nobody yet, for a server at `address`.
+    pub(crate) fn new(world: &World, reactor: &Reactor, ledger: &Rc<Ledger>, swarm: Swarm, address: SocketAddrUnix) -> Self {
         Self {
-            world: town.world.clone(),
-            reactor: town.reactor.clone(),
-            pool: town.pool.clone(),
-            ledger: Rc::clone(&town.ledger),
-            swarm: town.swarm.healthy(),
-            address: town.address.clone(),
+            world: world.clone(),
+            reactor: reactor.clone(),
+            pool: BufferPool::default(),
+            ledger: Rc::clone(ledger),
+            swarm,
+            address,
             unanswered: RefCell::default(),
+            inside: Cell::default(),
+            device: RefCell::default(),
         }
+    }
+
+    /// The same for somebody who does nothing wrong, when nothing goes wrong any more.
+    pub(crate) fn healthy(town: &Self) -> Self {
+        let healthy = Self::new(&town.world, &town.reactor, &town.ledger, town.swarm.healthy(), town.address.clone());
+        Self { pool: town.pool.clone(), ..healthy }
+    }
+
+    /// What our own client has no answer to, and sends again to the next server.
+    pub(crate) fn sent_again(&self) -> Vec<OpId> {
+        self.device.borrow().as_ref().map_or(Vec::new(), |(_, client)| client.open())
+    }
+
+    /// Lets the peers come, and our own client where there is one; how many of them are there.
+    pub(crate) fn open(town: &Rc<Self>, uri: &Uri, requests: u64) -> Rc<Cell<usize>> {
+        let busy = Rc::new(Cell::new(town.swarm.peers + usize::from(town.swarm.device.is_some())));
+        for number in 0..town.swarm.peers {
+            let (peer, busy) = (Peer::new(town, number as u64), Rc::clone(&busy));
+            let run = async move {
+                Box::pin(peer.run(requests)).await;
+                busy.set(busy.get() - 1);
+            };
+            assert!(town.reactor.spawn(run), "there is room for a few tasks");
+        }
+        if let Some(connections) = town.swarm.device {
+            let (town, uri, left) = (Rc::clone(town), uri.clone(), Rc::clone(&busy));
+            let reactor = town.reactor.clone();
+            let run = async move {
+                Box::pin(use_device(&town, &uri, connections, requests)).await;
+                left.set(left.get() - 1);
+            };
+            assert!(reactor.spawn(run), "there is room for a few tasks");
+        }
+        busy
     }
 }
 
@@ -64,7 +112,7 @@ struct Sent {
 }
 
 /// One client.
-pub(super) struct Peer {
+pub(crate) struct Peer {
     town: Rc<Town>,
     rng: Rng,
     last: usize,
@@ -81,15 +129,15 @@ struct Visit<'a> {
 }
 
 impl Peer {
-    pub(super) fn new(town: &Rc<Town>, number: u64) -> Self {
+    pub(crate) fn new(town: &Rc<Town>, number: u64) -> Self {
         Self { town: Rc::clone(town), rng: Rng::with_seed(town.ledger.seed ^ (number + 1) << 40), last: 0 }
     }
 
     /// Comes again and again until so many requests were sent by all.
-    pub(super) async fn run(mut self, requests: u64) {
+    pub(crate) async fn run(mut self, requests: u64) {
         let ledger = Rc::clone(&self.town.ledger);
         while !ledger.failed() && ledger.requests.get() < requests {
-            let pause = std::time::Duration::from_micros(self.rng.u64(0..20_000));
+            let pause = Duration::from_micros(self.rng.u64(0..20_000));
             self.town.reactor.sleep(pause).await;
             let swarm = &self.town.swarm;
             let (noise, torn) = (swarm.noise_percent, swarm.torn_percent);
@@ -106,7 +154,9 @@ impl Peer {
     /// Sends anything, whole greetings and single bytes, and takes whatever comes.
     async fn noise(&mut self) {
         let town = Rc::clone(&self.town);
-        let Some(mut wire) = Wire::connect(&town.reactor, &town.pool, &town.address) else { return };
+        let Some(mut wire) = Wire::connect(&town.reactor, &town.pool, &town.address) else {
+            return town.reactor.sleep(TURNED_AWAY).await;
+        };
         let entered = self.rng.bool() && matches!(wire.enter().await, Ok(Some(_)));
         for _ in 0..self.rng.u32(0..4) {
             let mut bytes = vec![0; self.rng.usize(1..200)];
@@ -133,15 +183,18 @@ impl Peer {
     }
 
     /// Comes, asks, and leaves; the last request is sent by half where told so.
-    pub(super) async fn visit(&mut self, batches: u32, half: bool) {
+    pub(crate) async fn visit(&mut self, batches: u32, half: bool) {
         let town = Rc::clone(&self.town);
-        let Some(mut wire) = Wire::connect(&town.reactor, &town.pool, &town.address) else { return };
+        let Some(mut wire) = Wire::connect(&town.reactor, &town.pool, &town.address) else {
+            return town.reactor.sleep(TURNED_AWAY).await;
+        };
         let entered: Entered = match wire.enter().await {
             Ok(Some(entered)) => entered,
-            Ok(None) if town.swarm.cut_every > 0 => return,
+            Ok(None) if town.swarm.may_hang_up() => return,
             Ok(None) => return town.ledger.fail("a client was hung up on in its handshake".to_owned()),
             Err(refused) => return town.ledger.fail(format!("a client was refused: {refused}")),
         };
+        town.inside.set(town.inside.get() + 1);
         let session = Session::new(&entered);
         let mut visit = Visit { town: &town, wire, session, flags: entered.flags, sent: Vec::new(), out: Vec::new() };
         for batch in 0..batches {
@@ -168,6 +221,7 @@ impl Peer {
         }
         let left = visit.sent.iter().flatten().filter_map(|sent| sent.op);
         town.unanswered.borrow_mut().extend(left);
+        town.inside.set(town.inside.get() - 1);
     }
 
     /// Adds a request to what is sent next.
@@ -276,7 +330,7 @@ impl Visit<'_> {
                 Ok(true) => {}
                 Ok(false) if self.wire.receive().await => {}
                 Ok(false) => {
-                    if self.town.swarm.cut_every == 0 {
+                    if !self.town.swarm.may_hang_up() {
                         self.town.ledger.fail("a client was hung up on".to_owned());
                     }
                     return false;
@@ -329,6 +383,7 @@ impl Visit<'_> {
         world.note(&[9, number, u64::from(ended.error.unwrap_or(0))], || format!("peer: v{number} {:?}", ended.error));
         match ended.error {
             None if wrong => return ledger.fail(format!("{command:?} was carried out, which is wrong")),
+            Some(ESHUTDOWN) if self.town.swarm.crashes => {}
             Some(code) if !wrong && !self.town.swarm.faults => {
                 ledger.fail(format!("v{number} {command:?} {sectors:?} failed with {code} on a healthy disk"));
             }

@@ -9,25 +9,30 @@ use crate::world::{DiskOptions, FaultOptions, World, WorldOptions};
 
 /// What a seed is made of.
 #[derive(Clone, Debug)]
-pub(super) struct Swarm {
-    pub(super) sectors: usize,
+#[expect(clippy::struct_excessive_bools, reason = "independent switches, each drawn for itself")]
+pub(crate) struct Swarm {
+    pub(crate) sectors: usize,
     /// The disk fails requests.
-    pub(super) faults: bool,
+    pub(crate) faults: bool,
     /// Bytes between two cuts on average; 0 for none.
-    pub(super) cut_every: u64,
+    pub(crate) cut_every: u64,
+    /// The server ends, and comes back.
+    pub(crate) crashes: bool,
+    /// It is away for longer than our own client waits.
+    pub(crate) stays_away: bool,
     /// Clients that speak the protocol by themselves.
-    pub(super) peers: usize,
+    pub(crate) peers: usize,
     /// Most requests that one of them sends at once.
-    pub(super) batch: usize,
+    pub(crate) batch: usize,
     /// Requests of a thousand that are wrong.
-    pub(super) wrong_per_mille: u32,
+    pub(crate) wrong_per_mille: u32,
     /// Visits of a hundred that end in the middle of a request.
-    pub(super) torn_percent: u32,
+    pub(crate) torn_percent: u32,
     /// Visits of a hundred of somebody who sends anything.
-    pub(super) noise_percent: u32,
+    pub(crate) noise_percent: u32,
     /// Our own client is there, too; and its connections at most.
-    pub(super) device: Option<usize>,
-    pub(super) load: Load,
+    pub(crate) device: Option<usize>,
+    pub(crate) load: Load,
     disk: DiskOptions,
     yield_always: bool,
     early_effect: bool,
@@ -35,7 +40,7 @@ pub(super) struct Swarm {
 
 impl Swarm {
     /// Draws everything.
-    pub(super) fn draw(seed: u64) -> Self {
+    pub(crate) fn draw(seed: u64) -> Self {
         let rng = &mut Rng::with_seed(seed ^ 0x6E62_6400);
         let logical: u32 = if rng.u32(0..4) == 0 { 4096 } else { 512 };
         let grain = logical as usize / 512;
@@ -73,6 +78,8 @@ impl Swarm {
                 rng,
                 if device.is_some() { &[0, 50_000, 300_000, 3_000_000] } else { &[0, 2_000, 20_000, 200_000] },
             ),
+            crashes: false,
+            stays_away: false,
             peers,
             batch: choose(rng, &[1, 4, 16]),
             wrong_per_mille: choose(rng, &[0, 20, 200]),
@@ -87,19 +94,30 @@ impl Swarm {
     }
 
     /// The world of this seed.
-    pub(super) fn world(&self, seed: u64, trace: bool) -> World {
+    pub(crate) fn world(&self, seed: u64, trace: bool) -> World {
         let disks = vec![self.disk.clone()];
         World::new(WorldOptions { seed, disks, yield_always: self.yield_always, early_effect: self.early_effect, trace })
     }
 
+    /// Lets no flush of the disk fail: what passes through makes no promise about one that succeeds after one that
+    /// failed.
+    pub(crate) fn promise_flushes(&mut self) {
+        self.disk.faults.flush_error = 0;
+    }
+
     /// The same where nothing goes wrong any more, for somebody who does nothing wrong.
-    pub(super) fn healthy(&self) -> Self {
-        Self { faults: false, cut_every: 0, wrong_per_mille: 0, ..self.clone() }
+    pub(crate) fn healthy(&self) -> Self {
+        Self { faults: false, cut_every: 0, crashes: false, wrong_per_mille: 0, ..self.clone() }
     }
 
     /// Whether requests of somebody who is cut off, or whose disk fails, may fail.
-    pub(super) fn expects_errors(&self) -> bool {
-        self.faults || self.cut_every > 0
+    pub(crate) fn expects_errors(&self) -> bool {
+        self.faults || self.cut_every > 0 || self.stays_away
+    }
+
+    /// Whether a client may lose its connection.
+    pub(crate) fn may_hang_up(&self) -> bool {
+        self.cut_every > 0 || self.crashes
     }
 }
 

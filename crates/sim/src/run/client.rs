@@ -1,6 +1,7 @@
 //! The client of one life: sends requests, and holds every answer against the model.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::ops::Range;
 use std::rc::Rc;
@@ -10,11 +11,14 @@ use forebay_block::{Ability, Bio, End, Extent, Flags, Op, Sector, SectorCount, S
 use forebay_reactor::{Buffer, BufferPool};
 
 use super::load::Ask;
-use crate::check::{Act, Model, OpId, POISON, SECTOR, stamp};
+use crate::check::{Act, Model, OpId, POISON, SECTOR, Tick, stamp};
 use crate::world::World;
 
 /// Longest time from a request to its answer in a healthy world, seconds of simulated time.
 const ANSWER_MAX_S: u64 = 120;
+
+/// Ends of a server that a request outlives; after that it may be what ends it.
+const ENDS_MAX: u32 = 6;
 
 struct Asked {
     op: OpId,
@@ -22,6 +26,8 @@ struct Asked {
     sectors: Range<usize>,
     buffer: Option<Buffer>,
     at_s: u64,
+    /// How often what it was sent to had ended before.
+    ends: u32,
 }
 
 /// What outlives a client: the model, and what was counted.
@@ -75,9 +81,71 @@ pub(crate) struct Client {
     late: Cell<bool>,
     /// Errors since the last success.
     pub(crate) errors: Cell<u32>,
+    /// What was acknowledged to somebody who outlives what he talks to.
+    survivor: Option<Survivor>,
+}
+
+/// What somebody knows who outlives what he talks to.
+#[derive(Default)]
+struct Survivor {
+    /// Everything that he sent.
+    sent: RefCell<BTreeSet<u32>>,
+    /// When a flush failed for the last time: what was acknowledged before is in doubt, and he knows it.
+    told: Cell<Tick>,
+    /// Something was lost that he does not know of.
+    lost: Cell<bool>,
+    /// How often what he talks to has ended.
+    ends: Cell<u32>,
 }
 
 impl Client {
+    /// Somebody who outlives what he talks to: a flush of his may fail, and has to where acknowledged changes were lost.
+    pub(crate) fn survivor(world: &World, ledger: &Rc<Ledger>, pool: &BufferPool) -> Rc<Self> {
+        let client = Rc::into_inner(Self::new(world, ledger, pool)).expect("it was made just now");
+        Rc::new(Self { survivor: Some(Survivor::default()), ..client })
+    }
+
+    /// What has no answer.
+    pub(crate) fn open(&self) -> Vec<OpId> {
+        self.asked.borrow().iter().flatten().map(|asked| asked.op).collect()
+    }
+
+    /// What he talks to has ended.
+    pub(crate) fn server_ended(&self) {
+        if let Some(survivor) = &self.survivor {
+            survivor.ends.set(survivor.ends.get() + 1);
+        }
+    }
+
+    fn ends(&self) -> u32 {
+        self.survivor.as_ref().map_or(0, |survivor| survivor.ends.get())
+    }
+
+    /// Whether a request may fail though nothing is wrong with the world: a flush of a survivor, and what was with his
+    /// server when that ended, again and again.
+    fn may_fail(&self, ask: Ask, ends: u32) -> bool {
+        self.survivor.is_some() && (ask == Ask::Flush || self.ends() - ends >= ENDS_MAX)
+    }
+
+    /// Everything was read back after a power cut, and nothing is settled.
+    pub(crate) fn look_for_losses(&self) {
+        if let Some(survivor) = &self.survivor
+            && self.ledger.model.borrow().has_lost(&survivor.sent.borrow(), survivor.told.get())
+        {
+            survivor.lost.set(true);
+        }
+    }
+
+    /// Holds the end of a flush against what was lost.
+    fn flushed(&self, survivor: &Survivor, ok: bool) {
+        if !ok {
+            survivor.told.set(self.ledger.model.borrow().now());
+            survivor.lost.set(false);
+        } else if survivor.lost.get() {
+            self.ledger.fail("a flush succeeded though what was acknowledged before is lost, which no flush had said".to_owned());
+        }
+    }
+
     pub(crate) fn new(world: &World, ledger: &Rc<Ledger>, pool: &BufferPool) -> Rc<Self> {
         Rc::new(Self {
             world: world.clone(),
@@ -91,6 +159,7 @@ impl Client {
             faulty: Cell::new(false),
             late: Cell::new(false),
             errors: Cell::new(0),
+            survivor: None,
         })
     }
 
@@ -149,6 +218,9 @@ impl Client {
         };
         let sectors = if ask == Ask::Flush { 0..0 } else { sectors };
         let op = self.ledger.model.borrow_mut().begin(act, sectors.clone());
+        if let Some(survivor) = &self.survivor {
+            survivor.sent.borrow_mut().insert(op.0);
+        }
         self.ledger.requests.set(self.ledger.requests.get() + 1);
         let (start, count) = (sectors.start as u64, sectors.len() as u64);
         self.world.note(&[3, ask as u64, start, count], || format!("client: v{} {ask:?} {start}+{count}", op.0));
@@ -160,7 +232,7 @@ impl Client {
             Ask::Read | Ask::Write | Ask::WriteFua => self.with_payload(ask, op, &sectors),
         };
         let at_s = self.world.now().as_secs();
-        let token = self.enter(Asked { op, ask, sectors, buffer, at_s });
+        let token = self.enter(Asked { op, ask, sectors, buffer, at_s, ends: self.ends() });
         target.submit(bio.on_end(Rc::clone(self) as Rc<dyn End>, token));
     }
 
@@ -193,7 +265,7 @@ impl Client {
     }
 
     fn answered(&self, asked: Asked, status: Status) {
-        let Asked { op, ask, sectors, buffer, at_s } = asked;
+        let Asked { op, ask, sectors, buffer, at_s, ends } = asked;
         self.world.note(&[4, u64::from(op.0), status as u64], || format!("client: v{} answered {status:?}", op.0));
         let mut model = self.ledger.model.borrow_mut();
         if status.is_ok() {
@@ -208,7 +280,7 @@ impl Client {
             }
         } else {
             self.errors.set(self.errors.get() + 1);
-            if !self.faulty.get() {
+            if !self.faulty.get() && !self.may_fail(ask, ends) {
                 self.ledger.fail(format!("v{} {ask:?} {sectors:?} failed with {status:?} in a healthy world", op.0));
             }
         }
@@ -218,6 +290,10 @@ impl Client {
         }
         if status.is_ok() || !self.late.get() {
             model.end(op, status.is_ok());
+        }
+        drop(model);
+        if let Some(survivor) = self.survivor.as_ref().filter(|_| ask == Ask::Flush) {
+            self.flushed(survivor, status.is_ok());
         }
     }
 }

@@ -6,13 +6,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use forebay_block::{Bio, Sector, call};
+use forebay_block::{Bio, Sector, Target, call};
 use forebay_reactor::{BufferPool, Reactor};
 
 use super::client::{Client, Ledger};
 use super::load::{Ask, Load};
-use super::{Disturbed, Opened, Outcome, Subject, Totals};
-use crate::check::{Act, Model, POISON, SECTOR};
+use super::{Disturbed, Opened, Outcome, Stage, Subject, Totals};
+use crate::check::{Act, POISON, SECTOR};
 use crate::world::{Cut, Moment, Stop, World};
 
 /// Lives for a thousand requests, about.
@@ -38,6 +38,8 @@ struct Run<'a> {
     rng: Rng,
     requests: u64,
     crashes: u64,
+    /// The life before was to be killed: what it left is there, and nothing has made it durable.
+    unsettled: bool,
 }
 
 /// What goes on when a cut strikes.
@@ -74,11 +76,13 @@ struct Plan {
     last: bool,
 }
 
-/// Runs `requests` requests of `load` against `subject` in `world`.
-pub fn run(seed: u64, world: World, subject: &dyn Subject, load: Load, model: Model, faults: bool, requests: u64) -> Outcome {
+/// Runs `requests` requests on `stage`.
+#[must_use]
+pub fn run(seed: u64, stage: Stage, requests: u64) -> Outcome {
+    let Stage { world, subject, load, model, faults } = stage;
     let ledger = Rc::new(Ledger::new(seed, model));
-    let rng = Rng::with_seed(seed ^ 0x11FE);
-    let mut run = Run { world, subject, load, faults, ledger, pool: BufferPool::default(), rng, requests, crashes: 0 };
+    let (rng, pool) = (Rng::with_seed(seed ^ 0x11FE), BufferPool::default());
+    let mut run = Run { world, subject: &*subject, load, faults, ledger, pool, rng, requests, crashes: 0, unsettled: false };
     run.lives();
     let counts = run.world.counts();
     Outcome {
@@ -124,13 +128,16 @@ impl Run<'_> {
 
     fn plan(&mut self) -> Plan {
         let rng = &mut self.rng;
-        let requests = rng.u64(0..=2 * (self.requests / LIVES));
-        let power = rng.u32(0..4) > 0;
+        // What a killed process left is at stake where the power goes soon after.
+        let at_stake = rng.u32(0..8) > 0 && self.unsettled;
+        let requests = rng.u64(0..=if at_stake { 16 } else { 2 * (self.requests / LIVES) });
+        let power = rng.u32(0..4) > 0 || at_stake;
+        self.unsettled = !power;
         Plan {
             faults: self.faults && rng.u32(0..4) > 0,
             faults_in_recovery: self.faults && rng.u32(0..4) == 0,
             requests,
-            moment: Moment::draw(rng),
+            moment: Moment::draw_near(rng, self.subject.delicate()),
             cut: if power { Cut::Power } else { Cut::Kill },
             cut_in_recovery: rng.u32(0..5) == 0,
             scene: [Scene::Load, Scene::Disturbance, Scene::Silence][rng.usize(0..3)],
@@ -270,29 +277,14 @@ impl Life {
     /// Reads the whole device and holds it against what may have survived. False where that was
     /// not possible, because of a fault or a failure.
     async fn read_back(&mut self, opened: &dyn Opened) -> bool {
-        let sectors = self.ledger.model.borrow().len();
-        let mut first = 0;
-        while first < sectors {
-            let count = READ_BACK.min(sectors - first);
-            let bytes = count * SECTOR;
-            let mut buffer = self.pool.take(bytes);
-            buffer.bytes_mut()[..bytes].fill(POISON);
-            let length = u32::try_from(bytes).expect("a piece of the device is small");
-            let bio = Bio::read(Sector(first as u64), Rc::clone(buffer.segments()), 0, length);
-            let status = call(opened.target(), bio).await.status();
-            if !status.is_ok() {
-                if !self.plan.faults_in_recovery {
-                    self.ledger.fail(format!("reading back {first}+{count} failed with {status:?} in a healthy world"));
-                }
-                return false;
+        if let Err(reason) = read_back(&self.ledger, &self.pool, opened.target()).await {
+            if !self.plan.faults_in_recovery {
+                self.ledger.fail(reason);
             }
-            self.ledger.count_checks(count);
-            let observed = self.ledger.model.borrow_mut().observe(first, &buffer.bytes_mut()[..bytes]);
-            if let Err(violation) = observed {
-                self.ledger.fail(violation.to_string());
-                return false;
-            }
-            first += count;
+            return false;
+        }
+        if self.ledger.failed() {
+            return false;
         }
         self.world.note(&[7], || "everything read back".to_owned());
         if let Err(violation) = self.ledger.model.borrow_mut().settle() {
@@ -410,4 +402,29 @@ impl Life {
             self.ledger.fail(format!("on the bottom disk after draining: {violation}"));
         }
     }
+}
+
+/// Reads a whole device back and holds it against what may have survived, unless a read fails.
+pub(crate) async fn read_back(ledger: &Ledger, pool: &BufferPool, target: &dyn Target) -> Result<(), String> {
+    let sectors = ledger.model.borrow().len();
+    let mut first = 0;
+    while first < sectors && !ledger.failed() {
+        let count = READ_BACK.min(sectors - first);
+        let bytes = count * SECTOR;
+        let mut buffer = pool.take(bytes);
+        buffer.bytes_mut()[..bytes].fill(POISON);
+        let length = u32::try_from(bytes).expect("a piece of the device is small");
+        let bio = Bio::read(Sector(first as u64), Rc::clone(buffer.segments()), 0, length);
+        let status = call(target, bio).await.status();
+        if !status.is_ok() {
+            return Err(format!("reading back {first}+{count} failed with {status:?} in a healthy world"));
+        }
+        ledger.count_checks(count);
+        let observed = ledger.model.borrow_mut().observe(first, &buffer.bytes_mut()[..bytes]);
+        if let Err(violation) = observed {
+            ledger.fail(violation.to_string());
+        }
+        first += count;
+    }
+    Ok(())
 }

@@ -24,9 +24,11 @@ use std::rc::Rc;
 use forebay_block::Target;
 use forebay_reactor::{BufferPool, Reactor};
 
+use crate::check::Model;
 use crate::world::{Digest, World};
 
 pub(crate) use client::{Client, Ledger};
+pub(crate) use life::read_back;
 pub use life::run;
 pub(crate) use load::Ask;
 pub use load::Load;
@@ -41,6 +43,25 @@ pub trait Subject {
 
     /// Number of the disk that holds everything after [`Opened::drain`]; `None` where there is none.
     fn bottom(&self) -> Option<usize>;
+
+    /// Number of the disk whose flushes are worth a crash more often than those of others.
+    fn delicate(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// A subject, its world, and what is to happen there.
+pub struct Stage {
+    /// The disks.
+    pub world: World,
+    /// What is on them.
+    pub subject: Box<dyn Subject>,
+    /// What is asked of it.
+    pub load: Load,
+    /// What it holds in the beginning.
+    pub model: Model,
+    /// Whether disks may fail.
+    pub faults: bool,
 }
 
 /// A subject in one of its lives.

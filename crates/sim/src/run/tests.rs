@@ -7,7 +7,7 @@ use fastrand::Rng;
 use forebay_block::{Bio, Flags, Limits, Op, Sector, SectorCount, Status, Target};
 use forebay_reactor::{BufferPool, Reactor};
 
-use super::{Disturbed, Later, Load, Opened, Outcome, Subject, run};
+use super::{Disturbed, Later, Load, Opened, Outcome, Stage, Subject, run};
 use crate::check::{Model, stamp};
 use crate::world::{DiskOptions, FaultOptions, SimDisk, World, WorldOptions};
 
@@ -145,7 +145,8 @@ fn run_toy(bug: Bug, seed: u64, faults: Option<&FaultOptions>) -> Outcome {
         World::new(WorldOptions { seed, disks: vec![options], yield_always: rng.bool(), early_effect: rng.bool(), trace: false });
     world.preset(0, |bytes| stamp(bytes, seed, 0, 0));
     let load = Load::draw(&mut rng, SECTORS, 8, 1);
-    run(seed, world, &bug, load, Model::new(seed, SECTORS, false), faults.is_some(), 400)
+    let (model, faults) = (Model::new(seed, SECTORS, false), faults.is_some());
+    run(seed, Stage { world, subject: Box::new(bug), load, model, faults }, 400)
 }
 
 #[test]

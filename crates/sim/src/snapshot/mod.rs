@@ -15,6 +15,7 @@
 //! - I2: a snapshot is lost only when its store is full, or after a fault; lost once, it is lost in
 //!   every later life. The origin never is.
 //! - I3: nothing but a lost or full snapshot fails a request without a fault.
+//! - I4: whatever of a store counts as used when it opens is used.
 
 mod life;
 mod run;

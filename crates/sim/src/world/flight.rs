@@ -33,7 +33,7 @@ impl State {
     pub(crate) fn submit(&mut self, requests: &Requests, tag: Tag) {
         let request = requests.get(tag);
         if request.stream.is_some() {
-            return self.submit_stream(request.kind, tag);
+            return self.submit_stream(requests, request.kind, tag);
         }
         let Some(&disk) = self.routes.get(usize::from(request.device.0)) else {
             return self.misuse("a request for a device that was never attached".to_owned());
@@ -60,7 +60,7 @@ impl State {
         self.flights[slot] = Some(Flight { disk, sectors, fate, floor: self.done_requests, order: None });
         self.clock.plan(effect, tag, Step::Effect);
         self.clock.plan(time, tag, Step::Done);
-        if let Some(cut) = self.step(requests, kind == Kind::Flush) {
+        if let Some(cut) = self.step(requests, (kind == Kind::Flush).then_some(disk)) {
             self.end_life(requests, cut);
         }
     }
@@ -103,7 +103,7 @@ impl State {
             Step::Effect => self.take_effect(requests.get(tag), tag),
             Step::Done => self.report(requests.get(tag), tag, done),
         }
-        if let Some(cut) = self.step(requests, false) {
+        if let Some(cut) = self.step(requests, None) {
             self.end_life(requests, cut);
         }
     }

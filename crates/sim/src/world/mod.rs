@@ -36,15 +36,16 @@ use forebay_reactor::{Backend, DeviceId, Done, Reactor, Requests, Tag, Wait};
 use clock::Clock;
 use disk::Disk;
 use flight::Flight;
-use streams::Streams;
+use streams::{Next, Streams};
 
 use crate::only::{Only, Selection};
 
+pub use clock::Moment;
 pub use digest::Digest;
 pub use disk::DiskOptions;
 pub use fault::FaultOptions;
 pub use remains::{Pending, Remains};
-pub use streams::listener;
+pub use streams::{listener, take_turns};
 pub use target::SimDisk;
 
 /// Turns in a row in which nothing happens and no time passes, after which a reactor is taken to be
@@ -60,27 +61,6 @@ pub enum Cut {
     Power,
     /// The process dies; the disks keep what they had done.
     Kill,
-}
-
-/// When a life ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
-    /// With the device step that follows after so many others.
-    Step(u64),
-    /// When the flush is submitted that follows after so many others: the moment at which most is
-    /// done that nothing has made durable.
-    Flush(u64),
-}
-
-impl Moment {
-    /// Any step, near ones more often, or a flush.
-    pub(crate) fn draw(rng: &mut Rng) -> Self {
-        if rng.u32(0..3) == 0 {
-            return Self::Flush(rng.u64(0..8));
-        }
-        let within = 1 << rng.u64(0..8);
-        Self::Step(rng.u64(0..=within))
-    }
 }
 
 /// Why a reactor was stopped.
@@ -122,6 +102,7 @@ pub struct WorldOptions {
     pub trace: bool,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "independent switches")]
 pub(crate) struct State {
     rng: Rng,
     seed: u64,
@@ -145,6 +126,9 @@ pub(crate) struct State {
     early_effect: bool,
     trace: bool,
     observer: Option<Observer>,
+    /// There is another process; and what this one has to do.
+    paired: bool,
+    next: Next,
 }
 
 /// Is shown, at every device step, what a power cut would find on each disk.
@@ -181,6 +165,8 @@ impl World {
             early_effect: options.early_effect,
             trace: options.trace,
             observer: None,
+            paired: false,
+            next: Next::Now,
         })))
     }
 
@@ -216,7 +202,8 @@ impl World {
     /// Ends the life at the given moment, counted from now; the step concerned still happens.
     pub fn cut_at(&self, cut: Cut, moment: Moment) {
         let mut state = self.0.borrow_mut();
-        let moment = if state.salt == 0 { moment } else { Moment::draw(&mut state.rng) };
+        let near = if let Moment::FlushOf(disk, _) = moment { Some(disk) } else { None };
+        let moment = if state.salt == 0 { moment } else { Moment::draw_near(&mut state.rng, near) };
         state.cut = Some((cut, moment));
     }
 
@@ -233,6 +220,11 @@ impl World {
     /// Counts a life; whether it is lived.
     pub(crate) fn begin_life(&self) -> bool {
         self.0.borrow_mut().selection.begin_life()
+    }
+
+    /// Lives that were begun or left out so far.
+    pub(crate) fn lives(&self) -> u64 {
+        self.0.borrow().selection.drawn().len() as u64
     }
 
     /// Counts an operation of this life; whether it is carried out.
@@ -350,8 +342,8 @@ impl State {
         }
     }
 
-    /// Counts a device step; how the life ends when it is the last.
-    fn step(&mut self, requests: &Requests, submits_flush: bool) -> Option<Cut> {
+    /// Counts a device step, which may submit a flush to `flushed`; how the life ends when it is the last.
+    fn step(&mut self, requests: &Requests, flushed: Option<usize>) -> Option<Cut> {
         self.idle_turns = 0;
         if let Some(mut observer) = self.observer.take() {
             let in_flight = self.writes_in_flight(requests);
@@ -360,9 +352,10 @@ impl State {
         }
         let (cut, moment) = self.cut.as_mut()?;
         match moment {
-            Moment::Flush(_) if !submits_flush => None,
-            Moment::Step(0) | Moment::Flush(0) => Some(*cut),
-            Moment::Step(left) | Moment::Flush(left) => {
+            Moment::Flush(_) if flushed.is_none() => None,
+            Moment::FlushOf(disk, _) if flushed != Some(*disk) => None,
+            Moment::Step(0) | Moment::Flush(0) | Moment::FlushOf(_, 0) => Some(*cut),
+            Moment::Step(left) | Moment::Flush(left) | Moment::FlushOf(_, left) => {
                 *left -= 1;
                 None
             }
@@ -409,6 +402,11 @@ impl State {
         self.clock.pass(Duration::from_nanos(nanoseconds));
         self.deliver(requests, done)?;
         let Wait::Until(deadline) = wait else { return Ok(()) };
+        if self.paired && done.is_empty() {
+            self.idle_turns = 0;
+            self.next = self.clock.next().into_iter().chain(deadline).min().map_or(Next::Never, Next::At);
+            return Ok(());
+        }
         while done.is_empty() {
             match (self.clock.next(), deadline) {
                 (None, None) => {

@@ -11,8 +11,12 @@
 //!
 //! A cut ends both directions. What was sent before it may still be received.
 
-use std::io::{Error, Result};
-use std::os::fd::AsFd;
+mod beside;
+
+use std::io::Result;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay_block::{BvecIter, Sector, bvec};
@@ -20,10 +24,16 @@ use forebay_reactor::request::Stream;
 use forebay_reactor::{Done, Kind, Requests, Tag};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, listen, recv, send, shutdown,
+    socket_with,
+};
 
 use super::clock::Step;
 use super::{State, World};
+
+pub(crate) use beside::Next;
+pub use beside::take_turns;
 
 /// Most bytes that one step moves.
 const MOVED_MAX: usize = 256 << 10;
@@ -41,11 +51,30 @@ pub(crate) struct Streams {
     /// Bytes until the next one.
     left: u64,
     pub(crate) cuts: u64,
+    /// Connections that this process had, to be ended with it.
+    had: Vec<Weak<OwnedFd>>,
 }
 
 impl Streams {
     pub(crate) fn forget(&mut self) {
         self.parked.clear();
+        self.had.clear();
+    }
+
+    /// Remembers a connection.
+    fn meet(&mut self, file: &Rc<OwnedFd>) {
+        if !self.had.iter().any(|had| had.as_ptr() == Rc::as_ptr(file)) {
+            self.had.retain(|had| had.strong_count() > 0);
+            self.had.push(Rc::downgrade(file));
+        }
+    }
+
+    /// Ends all connections; what was sent on them may still be received.
+    pub(crate) fn hang_up(&mut self) {
+        for file in self.had.drain(..).filter_map(|file| file.upgrade()) {
+            // The other end may have hung up before.
+            let _ = shutdown(&*file, Shutdown::Both);
+        }
     }
 }
 
@@ -64,7 +93,10 @@ impl State {
         self.streams.left = if every == 0 { u64::MAX } else { self.rng.u64(1..=every * 2) };
     }
 
-    pub(crate) fn submit_stream(&mut self, kind: Kind, tag: Tag) {
+    pub(crate) fn submit_stream(&mut self, requests: &Requests, kind: Kind, tag: Tag) {
+        if self.paired && kind != Kind::Readable {
+            self.streams.meet(&stream(requests, tag).file);
+        }
         if kind == Kind::Readable {
             self.streams.parked.push(tag);
         } else {
@@ -174,16 +206,17 @@ fn transmit(stream: &Stream, most: usize) -> std::result::Result<usize, Errno> {
     send(&*stream.file, &bytes[..at], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }
 
-/// A socket that listens, at a name that the system chooses and nobody else knows.
+/// A socket that listens, at a name that nobody else has.
 ///
 /// # Errors
 /// As the system says.
-pub fn listener() -> Result<(std::os::fd::OwnedFd, rustix::net::SocketAddrUnix)> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
+pub fn listener() -> Result<(OwnedFd, SocketAddrUnix)> {
+    static LISTENERS: AtomicU64 = AtomicU64::new(0);
+    let name = format!("forebay-sim-{}-{}", std::process::id(), LISTENERS.fetch_add(1, Ordering::Relaxed));
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    bind(socket.as_fd(), &SocketAddrUnix::new_unnamed())?;
+    bind(socket.as_fd(), &address)?;
     listen(&socket, 64)?;
-    let address = SocketAddrUnix::try_from(getsockname(&socket)?).map_err(Error::from)?;
     Ok((socket, address))
 }
