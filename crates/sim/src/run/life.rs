@@ -129,8 +129,8 @@ impl Run<'_> {
     fn plan(&mut self) -> Plan {
         let rng = &mut self.rng;
         // What a killed process left is at stake where the power goes soon after.
-        let at_stake = rng.u32(0..8) > 0 && self.unsettled;
-        let requests = rng.u64(0..=if at_stake { 16 } else { 2 * (self.requests / LIVES) });
+        let at_stake = rng.u32(0..3) > 0 && self.unsettled;
+        let requests = rng.u64(0..=if at_stake { 40 } else { 2 * (self.requests / LIVES) });
         let power = rng.u32(0..4) > 0 || at_stake;
         self.unsettled = !power;
         Plan {

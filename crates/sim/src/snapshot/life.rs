@@ -365,14 +365,13 @@ impl<'a> Life<'a> {
     }
 }
 
-/// Chunks of a store that may count as used though no entry names them: areas that lie behind the present one.
-const AREAS_BEHIND: u64 = 8;
-
-/// Whether a store that was just opened keeps no room that nobody uses.
+/// Whether a store that was just opened keeps no room that nobody uses, but for areas that lie behind the present one:
+/// there may be as many as a store has.
 fn all_is_used(snapshot: &Snapshot) -> Result<(), String> {
     let status = snapshot.status();
-    let data = (status.usage.used - status.usage.metadata) / status.chunk_sectors;
-    if data <= status.exceptions + AREAS_BEHIND {
+    let (usage, chunk) = (status.usage, status.chunk_sectors);
+    let areas = usage.total / chunk / (32 * chunk + 1) + 2;
+    if (usage.used - usage.metadata) / chunk <= status.exceptions + areas {
         return Ok(());
     }
     Err(format!("a part of its store is in use for nothing: {status:?}"))

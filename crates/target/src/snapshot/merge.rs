@@ -121,7 +121,7 @@ pub async fn merge(reactor: &Reactor, pool: &BufferPool, setup: MergeSetup) -> R
     origin.check_free(&cow)?;
     origin.check_mergeable(&cow)?;
     let chunk_sectors = chunk_for("snapshot-merge", chunk_sectors, &origin, &*cow)?;
-    let Loaded { store, valid, entries } = Store::open(Rc::clone(&cow), pool, chunk_sectors).await?;
+    let Loaded { store, valid, entries } = Box::pin(Store::open(Rc::clone(&cow), pool, chunk_sectors)).await?;
     chunk_for("snapshot-merge", store.layout().chunk_sectors(), &origin, &*cow)?;
     // What the origin does not reach any more has nowhere to go.
     let chunks = origin.device().sectors().0.div_ceil(store.layout().chunk_sectors());

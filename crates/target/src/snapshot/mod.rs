@@ -177,13 +177,12 @@ pub async fn open(reactor: &Reactor, pool: &BufferPool, setup: Setup) -> Result<
     check_fit("snapshot", &**origin.device(), Sector(0), sectors)?;
     origin.check_free(&cow)?;
     let chunk_sectors = chunk_for("snapshot", chunk_sectors, &origin, &*cow)?;
-    let loaded = match kind {
-        StoreKind::Persistent { .. } => Store::open(Rc::clone(&cow), pool, chunk_sectors).await?,
+    let Loaded { store, valid, entries } = match kind {
+        StoreKind::Persistent { .. } => Box::pin(Store::open(Rc::clone(&cow), pool, chunk_sectors)).await?,
         StoreKind::Transient => {
             Loaded { store: Store::transient(Rc::clone(&cow), pool, chunk_sectors), valid: true, entries: Vec::new() }
         }
     };
-    let Loaded { store, valid, entries } = loaded;
     chunk_for("snapshot", store.layout().chunk_sectors(), &origin, &*cow)?;
     let mut map = ExceptionMap::default();
     for entry in entries {
