@@ -43,7 +43,9 @@ impl Swarm {
         let rng = &mut Rng::with_seed(seed);
         let logical_bytes = choose(rng, &[512, 512, 4096]);
         let grain = logical_bytes as usize / 512;
-        let sectors = (64 + rng.usize(0..700)).next_multiple_of(grain);
+        // Slices from 256 KiB on are copied in another way.
+        let large = rng.u32(0..16) == 0;
+        let sectors = (if large { 2048 + rng.usize(0..4096) } else { 64 + rng.usize(0..700) }).next_multiple_of(grain);
         let faults = rng.u32(0..3) == 0;
         let places: Vec<Place> = (0..rng.usize(1..=3)).map(|_| place(rng, grain as u64)).collect();
         let mut disks = vec![disk(rng, "origin", sectors as u64, logical_bytes, faults)];
@@ -54,8 +56,8 @@ impl Swarm {
         }
         let block = usize::try_from(places[0].chunk_sectors).expect("chunks are small");
         let mut load = Load::draw(rng, sectors, block.min(sectors), grain);
-        // Small requests and large ones, up to a quarter of the device.
-        load.sizes[3] = load.sizes[3].min(1);
+        // Small requests and a few large ones, up to a quarter of the device.
+        load.sizes[3] = if large { 3 * load.sizes.iter().sum::<u32>() } else { load.sizes[3].min(1) };
         Self {
             sectors,
             places,
