@@ -1,6 +1,7 @@
 //! `cargo xtask fuzz`: every fuzz target for its share of a time budget.
 //!
 //! cargo-fuzz wants a nightly compiler only for its flags; `RUSTC_BOOTSTRAP` lets the stable one take them.
+//! A test run tries much the same inputs each time, so that what it finds, it finds again; longer runs try others.
 
 use crate::step::{Count, Step};
 use std::process::Command;
@@ -16,14 +17,15 @@ const AT_ONCE: usize = 2;
 /// # Errors
 /// Says how many targets failed.
 pub fn run(seconds: u32) -> Result<(), String> {
-    match count(seconds).failed {
+    match count(seconds, None).failed {
         0 => Ok(()),
         n => Err(format!("{n} fuzz targets failed; each printed the input that reproduces it")),
     }
 }
 
-/// Runs every target, `seconds` in all, and counts each as one test. No targets, or no cargo-fuzz, is a failure.
-pub fn count(seconds: u32) -> Count {
+/// Runs every target, `seconds` in all, and counts each as one test. All chance comes from `seed`, if there is one. No
+/// targets, or no cargo-fuzz, is a failure.
+pub fn count(seconds: u32, seed: Option<u32>) -> Count {
     if !crate::tools::cargo_has("fuzz")
         && !Step::new("install cargo-fuzz", 600, &["cargo", "install", "cargo-fuzz", "--locked"]).run()
     {
@@ -43,7 +45,7 @@ pub fn count(seconds: u32) -> Count {
     let mut count = Count::default();
     std::thread::scope(|threads| {
         let part = targets.len().div_ceil(AT_ONCE);
-        let run_part = |targets: &[String]| targets.iter().map(|target| run_one(target, share)).collect::<Vec<_>>();
+        let run_part = |targets: &[String]| targets.iter().map(|target| run_one(target, share, seed)).collect::<Vec<_>>();
         let parts: Vec<_> = targets.chunks(part).map(|targets| threads.spawn(move || run_part(targets))).collect();
         for part in parts {
             let counts = part.join().unwrap_or_else(|_| vec![Count::one(false)]);
@@ -56,7 +58,9 @@ pub fn count(seconds: u32) -> Count {
 }
 
 /// Runs one target for `seconds`.
-fn run_one(target: &str, seconds: u32) -> Count {
+fn run_one(target: &str, seconds: u32, seed: Option<u32>) -> Count {
+    // 0 is any.
+    let seed = format!("-seed={}", seed.unwrap_or(0));
     let time = format!("-max_total_time={seconds}");
     // New inputs go to the first folder, outside the tree; the ones to keep are picked by hand.
     let (fresh, kept) = (format!("target/fuzz-corpus/{target}"), format!("fuzz/corpus/{target}"));
@@ -65,7 +69,7 @@ fn run_one(target: &str, seconds: u32) -> Count {
     }
     // Seconds for one input: more than any machine stands still.
     let limits = ["-timeout=100", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=0"];
-    let words = [["run", target, &fresh, &kept, "--", &time].as_slice(), &limits].concat();
+    let words = [["run", target, &fresh, &kept, "--", &time, &seed].as_slice(), &limits].concat();
     fuzz(&format!("fuzz {target}"), seconds + 300, &words).run_as_one()
 }
 

@@ -30,7 +30,7 @@ pub fn run() -> Result<(), String> {
     count.add(simulator(600, &["copy", "--seeds", "0..400"]).run_as_one());
     count.add(simulator(900, &["nbd", "--seeds", "0..150", "--requests", "400"]).run_as_one());
     count.add(simulator(900, &["served", "--seeds", "0..150", "--requests", "400"]).run_as_one());
-    count.add(crate::fuzz::count(120));
+    count.add(crate::fuzz::count(120, Some(1)));
     println!("{} passed, {} failed", count.passed, count.failed);
     if count.failed == 0 { Ok(()) } else { Err("the suite failed; see the lines marked FAILED above".to_owned()) }
 }
@@ -78,7 +78,7 @@ pub fn nightly() -> Result<(), String> {
     }
     count.add(simulator(hours_s, &["enumerate", "--length", "3"]).run_as_one());
     count.add(simulator(hours_s, &["hunt"]).run_as_one());
-    count.add(crate::fuzz::count(hours_s / 2));
+    count.add(crate::fuzz::count(hours_s / 2, None));
     count.add(crate::miri::count());
     let coverage = crate::proof::coverage::run();
     count.add(Count::one(coverage.map_err(|reason| eprintln!("xtask: {reason}")).is_ok()));

@@ -19,6 +19,7 @@ pub mod enumerate;
 pub mod mirror;
 pub mod nbd;
 pub mod only;
+pub mod pair;
 pub mod run;
 pub mod served;
 pub mod snapshot;

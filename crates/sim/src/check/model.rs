@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::rc::Rc;
 
 use super::Violation;
 use super::history::{Act, History, OpId, Tick};
@@ -35,6 +36,8 @@ pub struct Model {
     /// What the versions of this model have in their upper bits.
     mark: u32,
     initial_zeroes: bool,
+    /// What it held in the beginning, where that is no stamps.
+    initial: Option<Rc<[u8]>>,
     /// Sectors of a view: what lies behind them are other views of the same device.
     view: usize,
     pub(crate) history: History,
@@ -62,6 +65,7 @@ impl Model {
             seed,
             mark: 0,
             initial_zeroes,
+            initial: None,
             view: sectors,
             history: History::new(sectors),
             sectors: vec![vec![Version { op: 0, content: 0 }]; sectors],
@@ -71,6 +75,13 @@ impl Model {
             groups: Groups::default(),
             settled: 0,
         }
+    }
+
+    /// A device that holds `content`, whoever wrote that: it counts as version 0. What is trimmed may show anything.
+    #[must_use]
+    pub fn of_content(seed: u64, content: Vec<u8>) -> Self {
+        let sectors = content.len() / SECTOR;
+        Self { initial: Some(content.into()), ..Self::new(seed, sectors, false) }
     }
 
     /// The model of several views of a device of `sectors`, one behind the other: a sector may hold what was
@@ -156,7 +167,7 @@ impl Model {
     pub fn check_read(&self, op: OpId, bytes: &[u8]) -> Result<(), Violation> {
         let record = self.history.record(op.0);
         for (sector, bytes) in record.sectors.clone().zip(bytes.chunks_exact(SECTOR)) {
-            self.check_now(sector, inspect(bytes, self.seed), record.issued)?;
+            self.check_now(sector, self.look_at(sector, bytes), record.issued)?;
         }
         Ok(())
     }
@@ -167,7 +178,7 @@ impl Model {
     /// The first sector that holds what it may not.
     pub fn check_idle(&self, first: usize, bytes: &[u8]) -> Result<(), Violation> {
         for (sector, bytes) in (first..).zip(bytes.chunks_exact(SECTOR)) {
-            self.check_now(sector, inspect(bytes, self.seed), self.history.now() + 1)?;
+            self.check_now(sector, self.look_at(sector, bytes), self.history.now() + 1)?;
         }
         Ok(())
     }
@@ -212,7 +223,7 @@ impl Model {
     /// The first sector that holds what it may not.
     pub fn observe(&mut self, first: usize, bytes: &[u8]) -> Result<(), Violation> {
         for (sector, bytes) in (first..).zip(bytes.chunks_exact(SECTOR)) {
-            let found = inspect(bytes, self.seed);
+            let found = self.look_at(sector, bytes);
             let bar = self.crash_bar(sector);
             if self.matches(sector, found, bar).next().is_none() {
                 return Err(self.violation(sector, found, bar, "a restart brought back"));
@@ -271,7 +282,11 @@ impl Model {
             let content = match found {
                 _ if trimmed => ANY,
                 Found::Stamp { version, .. } => version,
-                _ if self.initial_zeroes && versions.iter().all(|version| version.content == 0) => 0,
+                _ if begins_with_zeroes(self.initial_zeroes, self.initial.as_deref(), sector)
+                    && versions.iter().all(|version| version.content == 0) =>
+                {
+                    0
+                }
                 _ => ZEROES,
             };
             if durable || trimmed {
@@ -327,6 +342,17 @@ impl Model {
         self.history.now()
     }
 
+    /// What a sector holds: what it held in the beginning is version 0 of it.
+    fn look_at(&self, sector: usize, bytes: &[u8]) -> Found {
+        match inspect(bytes, self.seed) {
+            Found::Zeroes => Found::Zeroes,
+            _ if self.initial.as_deref().is_some_and(|initial| initial[sector * SECTOR..].starts_with(bytes)) => {
+                Found::Stamp { sector: sector as u64, version: 0 }
+            }
+            found => found,
+        }
+    }
+
     /// What was observed in each sector since the last cut.
     pub(crate) fn seen(&self) -> &[Option<Found>] {
         &self.seen
@@ -351,7 +377,8 @@ impl Model {
     fn is(&self, sector: usize, version: Version, found: Found) -> bool {
         match (version.content, found) {
             (ZEROES | ANY, Found::Zeroes) => true,
-            (0, Found::Zeroes) => self.initial_zeroes,
+            (0, Found::Zeroes) => begins_with_zeroes(self.initial_zeroes, self.initial.as_deref(), sector),
+            (ANY, Found::Garbage) => self.initial.is_some(),
             (_, Found::Garbage | Found::Zeroes) | (ZEROES, _) => false,
             (_, Found::Stamp { sector: other, .. }) if other % self.view as u64 != (sector % self.view) as u64 => false,
             (ANY, Found::Stamp { version: 0, .. }) => true,
@@ -382,6 +409,11 @@ impl Model {
         let versions: Vec<String> = self.sectors[sector].iter().map(name).collect();
         Violation { sector: sector as u64, reason: format!("{what} {found:?}; known: {}", versions.join(", ")) }
     }
+}
+
+/// Whether a sector held zeroes in the beginning.
+fn begins_with_zeroes(all: bool, initial: Option<&[u8]>, sector: usize) -> bool {
+    all || initial.is_some_and(|initial| initial[sector * SECTOR..][..SECTOR].iter().all(|&byte| byte == 0))
 }
 
 /// The latest issue among the versions that `counts`: what was answered before it is buried.
