@@ -39,24 +39,29 @@ const AUTOCOMMIT_MS_MAX: u32 = 3_600_000;
 const MAX_AGE_MS_MAX: u32 = 86_400_000;
 const PAUSE_MS_MAX: u32 = 60_000;
 
+/// `words` without line breaks and other control characters, which a backslash brings into a word.
+fn one_line(words: &str) -> String {
+    words.replace(char::is_control, "\u{FFFD}")
+}
+
 /// Why a table line is refused. All are the kernel's EINVAL, but for [`OptionError::Pmem`], which is
 /// its EOPNOTSUPP.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum OptionError {
     /// One of the four leading words is missing, or the mode is unknown.
-    #[error("Bad arguments: {0}")]
+    #[error("Bad arguments: {}", one_line(.0))]
     Arguments(String),
     /// The mode for persistent memory.
     #[error("Mode p (persistent memory) is not supported: use mode s with a file or block device")]
     Pmem,
     /// The block size is not a number, no power of two or out of range.
-    #[error("Invalid block size: {0} is not a power of two from 512 to 65536")]
+    #[error("Invalid block size: {} is not a power of two from 512 to 65536", one_line(.0))]
     BlockBytes(String),
     /// The count of option words is missing, too large or not a number.
-    #[error("Invalid number of feature args: {0}")]
+    #[error("Invalid number of feature args: {}", one_line(.0))]
     Count(String),
     /// An option is unknown, its argument is missing or out of range.
-    #[error("Invalid optional argument: {0}")]
+    #[error("Invalid optional argument: {}", one_line(.0))]
     Option(String),
     /// The watermarks are in the wrong order, defaults included.
     #[error("High watermark must be greater than or equal to low watermark: {high} is less than {low}")]

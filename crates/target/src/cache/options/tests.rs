@@ -155,3 +155,13 @@ fn a_low_watermark_above_the_high_one_is_refused_defaults_included() {
     options("high_watermark 45").unwrap();
     options("high_watermark 10 low_watermark 10").unwrap();
 }
+
+#[test]
+fn a_word_with_a_line_break_is_refused_in_one_line() {
+    for words in [["s", "a", "b", "4096\n", "0"], ["s", "a", "b", "512", "\n"], ["\n", "a", "b", "512", "0"]] {
+        let error = CacheArgs::parse(words).unwrap_err().to_string();
+        assert!(!error.contains('\n'), "{error:?}");
+    }
+    let error = CacheArgs::parse(["s", "a", "b", "512", "1", "be\nside"]).unwrap_err().to_string();
+    assert!(!error.contains('\n'), "{error:?}");
+}
