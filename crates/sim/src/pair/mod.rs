@@ -1,4 +1,4 @@
-//! Disks and requests from the same bytes, so that a fuzzer changes both together.
+//! Disks and requests from the same bytes, so that both change together.
 //!
 //! ```text
 //!   bytes ─▶ which target, records ─▶ requests ─▶ power cut ─▶ open ─▶ read back ─┐
@@ -284,14 +284,13 @@ impl Scene {
             Record::Cut(cut, step) => self.world.cut_at(cut, Moment::Step(u64::from(step % 512))),
             Record::Fail { disk, after, for_good } => {
                 self.world.fail(usize::from(disk) % self.world.disks(), u64::from(after % 32), for_good);
-                if !self.loose.replace(true) || self.world.counts().faults == 0 {
-                    client.expect_errors();
-                    let (world, time) = (self.world.clone(), timer.sleep(Duration::from_secs(FAULTY_MAX_S)));
-                    timer.spawn(async move {
-                        time.await;
-                        world.cut_now(Cut::Power);
-                    });
-                }
+                self.loose.set(true);
+                client.expect_errors();
+                let (world, time) = (self.world.clone(), timer.sleep(Duration::from_secs(FAULTY_MAX_S)));
+                timer.spawn(async move {
+                    time.await;
+                    world.cut_now(Cut::Power);
+                });
             }
             Record::Damage(_) => unreachable!("a life ends before damage"),
         }

@@ -25,3 +25,15 @@ fn any_bytes_are_survived_by_all_targets() {
     }
     assert!(failures.is_empty(), "{} failures, the first: {:?}", failures.len(), failures.first());
 }
+
+#[test]
+fn seeds_of_the_fuzz_corpus_are_survived() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/pair");
+    let mut played = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(play(&std::fs::read(&path).unwrap()), Ok(()), "{}", path.display());
+        played += 1;
+    }
+    assert!(played > 50, "{played} seeds");
+}
