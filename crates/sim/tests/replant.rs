@@ -46,14 +46,14 @@ macro_rules! bugs {
 
 bugs! {
     a_commit_without_the_flush_before_it_is_found: "M1" in "cache" by 0;
-    metadata_read_before_its_writer_had_settled_is_found: "M2" in "cache" by 51;
+    metadata_read_before_its_writer_had_settled_is_found: "M2" in "cache" by 29;
     a_block_that_is_dirty_before_its_data_is_there_is_found: "M3" in "cache" by 0;
     dirty_data_lost_at_a_restart_are_found: "M4" in "cache" by 0;
-    space_that_a_crash_leaves_unused_for_good_is_found: "M5" in "snapshot" by 0;
+    space_that_a_crash_leaves_unused_for_good_is_found: "M5" in "snapshot" by 6;
     a_header_damaged_by_an_invalidation_is_found: "M6" in "snapshot" by 0;
     a_metadata_area_that_is_not_loaded_is_found: "M7" in "snapshot" by 61;
     a_page_changed_on_its_way_out_is_found: "M8" in "zram" by 0;
-    an_overwritten_live_copy_of_metadata_is_found: "M9" in "clone" by 360;
+    an_overwritten_live_copy_of_metadata_is_found: "M9" in "clone" by 92;
     memory_shared_by_nested_requests_is_found: "M10" in "mirror" by 0;
     a_dropped_read_error_is_found: "M11" in "copy" by 5;
     a_second_leg_without_data_is_found: "M13" in "copy" by 0;
